@@ -1,0 +1,118 @@
+"""Covariances of an orthogonal set of features with a base set: the dispatcher `Kvu`, for all pairs of kinds."""
+
+from __future__ import annotations
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.covariances import Kuf
+from gpflow.inducing_variables import InducingPoints, InducingVariables
+from gpflow.utilities import Dispatcher
+
+from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
+from keras_odgp.kernels import ZonalKernel
+from keras_odgp.spherical import spherical_harmonics, zonal_series
+
+Kvu = Dispatcher("Kvu")
+
+
+@Kvu.register(InducingPoints, InducingPoints, gpflow.kernels.Kernel)
+@check_shapes("return: [K, M]")
+def Kvu_points_points(
+    orthogonal: InducingPoints, base: InducingPoints, kernel: gpflow.kernels.Kernel
+) -> tf.Tensor:
+    return kernel(orthogonal.Z, base.Z)
+
+
+@Kvu.register(InducingPoints, InducingVariables, gpflow.kernels.Kernel)
+@check_shapes("return: [K, M]")
+def Kvu_points_any(orthogonal: InducingPoints, base: InducingVariables, kernel: gpflow.kernels.Kernel) -> tf.Tensor:
+    return tf.transpose(Kuf(base, kernel, tf.convert_to_tensor(orthogonal.Z)))
+
+
+@Kvu.register(InducingVariables, InducingPoints, gpflow.kernels.Kernel)
+@check_shapes("return: [K, M]")
+def Kvu_any_points(orthogonal: InducingVariables, base: InducingPoints, kernel: gpflow.kernels.Kernel) -> tf.Tensor:
+    return Kuf(orthogonal, kernel, tf.convert_to_tensor(base.Z))
+
+
+@Kvu.register(ActivationFeatures, ActivationFeatures, ZonalKernel)
+@check_shapes("return: [K, M]")
+def Kvu_activations_activations(
+    orthogonal: ActivationFeatures, base: ActivationFeatures, kernel: ZonalKernel
+) -> tf.Tensor:
+    directions_v, norms_v = orthogonal.project(kernel)
+    directions_u, norms_u = base.project(kernel)
+    dimension = directions_u.shape[1]
+    levels = shared_levels(orthogonal, base, kernel)
+    weights = _over_kernel(
+        orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension), levels, dimension, kernel
+    )
+    cosines = tf.matmul(directions_v, directions_u, transpose_b=True)
+    if orthogonal is base:
+        cosines = tf.linalg.set_diag(cosines, tf.ones_like(norms_u))
+    values = zonal_series(cosines, weights, levels=levels, dimension=dimension)
+    return norms_v[:, None] * norms_u[None, :] * values / kernel.variance
+
+
+@Kvu.register(SphericalHarmonics, ActivationFeatures, ZonalKernel)
+@check_shapes("return: [K, M]")
+def Kvu_harmonics_activations(
+    orthogonal: SphericalHarmonics, base: ActivationFeatures, kernel: ZonalKernel
+) -> tf.Tensor:
+    orthogonal.check_kernel(kernel)
+    directions, norms = base.project(kernel)
+    shared = shared_levels(orthogonal, base, kernel)
+    sigma = np.zeros(len(orthogonal.levels))
+    sigma[[level in shared for level in orthogonal.levels]] = base.coefficients(shared, orthogonal.dimension)
+    ratios = tf.cast(_over_kernel(sigma, orthogonal.levels, orthogonal.dimension, kernel), norms.dtype) / kernel.variance
+    values = spherical_harmonics(directions, orthogonal.levels)
+    return tf.repeat(ratios, orthogonal.num_harmonics_per_level)[:, None] * norms[None, :] * values
+
+
+@Kvu.register(ActivationFeatures, SphericalHarmonics, ZonalKernel)
+@check_shapes("return: [K, M]")
+def Kvu_activations_harmonics(
+    orthogonal: ActivationFeatures, base: SphericalHarmonics, kernel: ZonalKernel
+) -> tf.Tensor:
+    return tf.transpose(Kvu_harmonics_activations(base, orthogonal, kernel))
+
+
+@Kvu.register(SphericalHarmonics, SphericalHarmonics, ZonalKernel)
+@check_shapes("return: [K, M]")
+def Kvu_harmonics_harmonics(
+    orthogonal: SphericalHarmonics, base: SphericalHarmonics, kernel: ZonalKernel
+) -> tf.Tensor:
+    diagonal = gpflow.covariances.Kuu(orthogonal, kernel).diag
+    base.check_kernel(kernel)
+    return diagonal[:, None] * tf.constant(_same_harmonic(orthogonal, base), diagonal.dtype)
+
+
+def shared_levels(
+    first: ActivationFeatures | SphericalHarmonics, second: ActivationFeatures | SphericalHarmonics, kernel: ZonalKernel
+) -> tuple[int, ...]:
+    """Levels that two sets of features on the sphere have in common. If there are none, their covariance is zero."""
+
+    def levels(feature: ActivationFeatures | SphericalHarmonics) -> tuple[int, ...]:
+        return feature.levels if isinstance(feature, SphericalHarmonics) else feature.active_levels(kernel)
+
+    return tuple(level for level in levels(first) if level in levels(second))
+
+
+def _over_kernel(products: np.ndarray, levels: tuple[int, ...], dimension: int, kernel: ZonalKernel) -> tf.Tensor:
+    """Products of feature coefficients over the kernel's: in float64 and by logarithms, since each may underflow."""
+    with np.errstate(divide="ignore"):
+        log_sizes = np.log(np.abs(products))
+    return np.sign(products) * tf.exp(log_sizes - kernel.log_fourier_coefficients(levels, dimension))
+
+
+def _same_harmonic(orthogonal: SphericalHarmonics, base: SphericalHarmonics) -> np.ndarray:
+    """Matrix `[K, M]` with a one where both sets have the same harmonic."""
+
+    def keys(feature: SphericalHarmonics) -> np.ndarray:
+        counts = feature.num_harmonics_per_level
+        index = np.concatenate([np.arange(count) for count in counts])
+        return np.stack([np.repeat(feature.levels, counts), index], axis=1)
+
+    return (keys(orthogonal)[:, None, :] == keys(base)[None, :, :]).all(axis=-1)

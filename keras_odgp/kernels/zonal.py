@@ -1,0 +1,158 @@
+"""Kernels that depend on two inputs through their norms and the angle between them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes, inherit_check_shapes
+
+from keras_odgp.spherical.gegenbauer import check_dimension, check_num_levels
+
+
+class ZonalKernel(gpflow.kernels.Kernel):
+    r"""Base of the zonal kernels: $k(x, x') = \text{variance} \cdot (r r')^p \kappa(t)$.
+
+    An input is scaled by `weight_variances`, extended by a bias coordinate, and split into its norm $r$ and its
+    direction on the unit sphere; $t$ is the cosine between two directions:
+    $[\sqrt{w} \odot x, \sqrt{b}] = r \tilde x$ and $t = \tilde x^\top \tilde x'$.
+
+    A subclass gives the shape function $\kappa$, its derivative and its Fourier coefficients.
+
+    Args:
+        variance: Variance, a positive scalar. Defaults to 1.
+        weight_variances: Variances w of the weights, a positive scalar or one for each (active) input. Defaults to 1.
+        bias_variance: Variance b of the bias, a positive scalar. Defaults to 1.
+        radial_power: The power p of the norms, a non-negative integer. Defaults to 1; with 0 the kernel sees directions only.
+        active_dims: Columns of the input that the kernel sees, as in GPflow. Defaults to all.
+        name: Name of the module.
+    """
+
+    def __init__(
+        self,
+        variance: Any = 1.0,
+        weight_variances: Any = 1.0,
+        bias_variance: Any = 1.0,
+        *,
+        radial_power: int = 1,
+        active_dims: gpflow.kernels.base.ActiveDims | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(active_dims=active_dims, name=name)
+        if not isinstance(radial_power, (int, np.integer)) or radial_power < 0:
+            raise ValueError(
+                f"Expected `radial_power` to be a non-negative integer (0 or 1 as a rule). Got: {radial_power!r}."
+            )
+        self.radial_power = int(radial_power)
+        self.variance = gpflow.Parameter(variance, transform=gpflow.utilities.positive())
+        self.weight_variances = gpflow.Parameter(weight_variances, transform=gpflow.utilities.positive())
+        self.bias_variance = gpflow.Parameter(bias_variance, transform=gpflow.utilities.positive())
+        self._validate_ard_active_dims(self.weight_variances)
+
+    @property
+    def ard(self) -> bool:
+        """Whether each input has a weight variance of its own."""
+        return bool(self.weight_variances.shape.ndims > 0)
+
+    @check_shapes("X: [batch..., N, D]", "return[0]: [batch..., N, d]", "return[1]: [batch..., N]")
+    def project(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Directions on the sphere and radial factors r^p of inputs (already sliced to the active columns)."""
+        scaled = tf.sqrt(self.weight_variances) * X
+        bias = tf.sqrt(self.bias_variance) * tf.ones_like(scaled[..., :1])
+        augmented = tf.concat([scaled, bias], axis=-1)
+        radius = tf.norm(augmented, axis=-1)
+        return augmented / radius[..., None], radius**self.radial_power
+
+    @abstractmethod
+    def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        """The shape function itself; its derivative is given apart, because autodiff fails at t = 1 and -1."""
+
+    @abstractmethod
+    def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        """Derivative of the shape function in t, finite on [-1, 1]."""
+
+    def _shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
+        """The hyperparameters of the shape function, as tensors."""
+        return ()
+
+    def _hyperparameter_gradients(
+        self, weighted_derivative: tf.Tensor, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]
+    ) -> tuple[tf.Tensor, ...]:
+        """Gradients in the hyperparameters, given the upstream gradient times the derivative in t."""
+        del weighted_derivative, t, hyperparameters
+        return ()
+
+    def shape_function(self, t: tf.Tensor) -> tf.Tensor:
+        """The shape function at cosines t in [-1, 1], of any shape; differentiable on the whole closed interval."""
+
+        @tf.custom_gradient
+        def evaluate(t: tf.Tensor, *hyperparameters: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                weighted = upstream * self._shape_derivative(t, hyperparameters)
+                return weighted, *self._hyperparameter_gradients(weighted, t, hyperparameters)
+
+            return self._shape(t, hyperparameters), gradient
+
+        t = tf.convert_to_tensor(t, dtype=self.variance.dtype)
+        return evaluate(t, *self._shape_hyperparameters())
+
+    @property
+    @abstractmethod
+    def shape_at_one(self) -> float:
+        """The shape function at t = 1, where it is largest."""
+
+    @inherit_check_shapes
+    def K(self, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+        direction, radial = self.project(X)
+        if X2 is None:
+            cosines = tf.matmul(direction, direction, transpose_b=True)
+            # Exact on the diagonal: rounding of t there would be magnified by the square root in the chord.
+            cosines = tf.linalg.set_diag(cosines, tf.ones_like(cosines[..., 0]))
+            return self.variance * radial[..., :, None] * radial[..., None, :] * self.shape_function(cosines)
+        direction2, radial2 = self.project(X2)
+        cosines = tf.tensordot(direction, direction2, [[-1], [-1]])  # [batch..., N, batch2..., N2]
+        left = radial[(..., *[None] * len(radial2.shape))]
+        return (self.variance * left) * (radial2 * self.shape_function(cosines))
+
+    @inherit_check_shapes
+    def K_diag(self, X: tf.Tensor) -> tf.Tensor:
+        _, radial = self.project(X)
+        return self.variance * self.shape_at_one * radial**2
+
+    @abstractmethod
+    def has_level(self, level: int) -> bool:
+        """Whether the Fourier coefficient of a level is nonzero, decided by symmetry."""
+
+    def active_levels(self, num_levels: int) -> tuple[int, ...]:
+        """Levels below `num_levels` whose Fourier coefficient is not zero.
+
+        Example:
+
+        >>> keras_odgp.kernels.ArcCosine().active_levels(6)
+        (0, 1, 2, 4)
+        """
+        return tuple(level for level in range(check_num_levels(num_levels)) if self.has_level(level))
+
+    @abstractmethod
+    def log_fourier_coefficients(self, levels: tuple[int, ...], dimension: int) -> tf.Tensor:
+        """Logarithms of the Fourier coefficients of active levels, shape `[len(levels)]`, always float64."""
+
+    def fourier_coefficients(self, num_levels: int, dimension: int) -> tf.Tensor:
+        """Fourier coefficients of the shape function, differentiable in the kernel's hyperparameters.
+
+        The eigenvalues of the kernel on the sphere are these times `variance`.
+
+        Args:
+            num_levels: Number of levels L: the levels 0, ..., L - 1.
+            dimension: Dimension of the space around the sphere, the number of (active) inputs + 1.
+
+        Returns:
+            Tensor of shape `[L]`, zero at the levels that are not active.
+        """
+        levels = self.active_levels(num_levels)
+        values = tf.exp(self.log_fourier_coefficients(levels, check_dimension(dimension)))
+        scattered = tf.scatter_nd([[level] for level in levels], values, [num_levels])
+        return tf.cast(scattered, self.variance.dtype)

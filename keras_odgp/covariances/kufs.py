@@ -11,6 +11,7 @@ from gpflow.covariances import Kuf
 
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
+from keras_odgp.kernels.zonal import scale_outer
 from keras_odgp.spherical import spherical_harmonics, zonal_series
 
 
@@ -30,7 +31,7 @@ def Kuf_activations(feature: ActivationFeatures, kernel: ZonalKernel, X: tf.Tens
     dimension = directions.shape[1]
     cosines = tf.tensordot(directions, inputs, [[1], [-1]])  # [M, batch..., N]
     values = zonal_series(cosines, feature.coefficients(levels, dimension), levels=levels, dimension=dimension)
-    return norms[(..., *[None] * len(radial.shape))] * (radial * values)
+    return scale_outer(values, norms, radial)
 
 
 @Kuf.register(SphericalHarmonics, ZonalKernel, object)

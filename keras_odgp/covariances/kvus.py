@@ -12,6 +12,7 @@ from gpflow.utilities import Dispatcher
 
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
+from keras_odgp.kernels.zonal import scale_outer
 from keras_odgp.spherical import spherical_harmonics, zonal_series
 
 Kvu = Dispatcher("Kvu")
@@ -44,7 +45,7 @@ def Kvu_activations_activations(
 ) -> tf.Tensor:
     directions_v, norms_v = orthogonal.project(kernel)
     directions_u, norms_u = base.project(kernel)
-    dimension = directions_u.shape[1]
+    dimension = _common_dimension(directions_v.shape[1], directions_u.shape[1])
     levels = shared_levels(orthogonal, base, kernel)
     weights = _over_kernel(
         orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension), levels, dimension, kernel
@@ -53,7 +54,7 @@ def Kvu_activations_activations(
     if orthogonal is base:
         cosines = tf.linalg.set_diag(cosines, tf.ones_like(norms_u))
     values = zonal_series(cosines, weights, levels=levels, dimension=dimension)
-    return norms_v[:, None] * norms_u[None, :] * values / kernel.variance
+    return scale_outer(values, norms_v / kernel.variance, norms_u)
 
 
 @Kvu.register(SphericalHarmonics, ActivationFeatures, ZonalKernel)
@@ -63,12 +64,13 @@ def Kvu_harmonics_activations(
 ) -> tf.Tensor:
     orthogonal.check_kernel(kernel)
     directions, norms = base.project(kernel)
+    _common_dimension(orthogonal.dimension, directions.shape[1])
     shared = shared_levels(orthogonal, base, kernel)
     sigma = np.zeros(len(orthogonal.levels))
     sigma[[level in shared for level in orthogonal.levels]] = base.coefficients(shared, orthogonal.dimension)
     ratios = tf.cast(_over_kernel(sigma, orthogonal.levels, orthogonal.dimension, kernel), norms.dtype) / kernel.variance
     values = spherical_harmonics(directions, orthogonal.levels)
-    return tf.repeat(ratios, orthogonal.num_harmonics_per_level)[:, None] * norms[None, :] * values
+    return scale_outer(values, tf.repeat(ratios, orthogonal.num_harmonics_per_level), norms)
 
 
 @Kvu.register(ActivationFeatures, SphericalHarmonics, ZonalKernel)
@@ -84,8 +86,9 @@ def Kvu_activations_harmonics(
 def Kvu_harmonics_harmonics(
     orthogonal: SphericalHarmonics, base: SphericalHarmonics, kernel: ZonalKernel
 ) -> tf.Tensor:
-    diagonal = gpflow.covariances.Kuu(orthogonal, kernel).diag
     base.check_kernel(kernel)
+    _common_dimension(orthogonal.dimension, base.dimension)
+    diagonal = gpflow.covariances.Kuu(orthogonal, kernel).diag
     return diagonal[:, None] * tf.constant(_same_harmonic(orthogonal, base), diagonal.dtype)
 
 
@@ -98,6 +101,15 @@ def shared_levels(
         return feature.levels if isinstance(feature, SphericalHarmonics) else feature.active_levels(kernel)
 
     return tuple(level for level in levels(first) if level in levels(second))
+
+
+def _common_dimension(orthogonal: int, base: int) -> int:
+    if orthogonal != base:
+        raise ValueError(
+            f"Expected both sets of features to live on the same sphere. Got {orthogonal - 1} inputs for the orthogonal features "
+            f"and {base - 1} for the base features."
+        )
+    return base
 
 
 def _over_kernel(products: np.ndarray, levels: tuple[int, ...], dimension: int, kernel: ZonalKernel) -> tf.Tensor:

@@ -84,9 +84,8 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
 
         Without a kernel, that for a kernel which has all levels.
         """
-        dimension = self.weights.shape[1]
-        if kernel is not None and not isinstance(kernel.active_dims, slice):
-            dimension = len(kernel.active_dims) + 1
+        columns = np.arange(self.weights.shape[1] - 1)
+        dimension = len(columns if kernel is None else columns[kernel.active_dims]) + 1
         return sum(num_harmonics(dimension, level) for level in self.active_levels(kernel))
 
     def coefficients(self, levels: tuple[int, ...], dimension: int) -> np.ndarray:

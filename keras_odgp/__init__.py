@@ -2,6 +2,7 @@
 
 from keras_odgp import _backend  # noqa: F401  (first: refuses Keras backends other than TensorFlow)
 from keras_odgp import covariances, inducing, kernels, spherical
+from keras_odgp._version import __version__
 
-__version__ = "0.1.0"
-__all__ = ["covariances", "inducing", "kernels", "spherical"]
+
+__all__ = ["__version__", "covariances", "inducing", "kernels", "spherical"]

@@ -11,7 +11,7 @@ from gpflow.covariances import Kuf
 
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
-from keras_odgp.kernels.zonal import scale_outer
+from keras_odgp.kernels.zonal import outer_cosines, scale_outer
 from keras_odgp.spherical import spherical_harmonics, zonal_series
 
 
@@ -29,7 +29,7 @@ def Kuf_activations(feature: ActivationFeatures, kernel: ZonalKernel, X: tf.Tens
     inputs, radial = kernel.project(kernel.slice(X)[0])
     levels = feature.active_levels(kernel)
     dimension = directions.shape[1]
-    cosines = tf.tensordot(directions, inputs, [[1], [-1]])  # [M, batch..., N]
+    cosines = outer_cosines(directions, inputs)  # [M, batch..., N]
     values = zonal_series(cosines, feature.coefficients(levels, dimension), levels=levels, dimension=dimension)
     return scale_outer(values, norms, radial)
 

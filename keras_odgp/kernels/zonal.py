@@ -113,7 +113,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
             cosines = tf.linalg.set_diag(cosines, tf.ones_like(cosines[..., 0]))
             return self.variance * radial[..., :, None] * radial[..., None, :] * self.shape_function(cosines)
         direction2, radial2 = self.project(X2)
-        cosines = tf.tensordot(direction, direction2, [[-1], [-1]])  # [batch..., N, batch2..., N2]
+        cosines = outer_cosines(direction, direction2)  # [batch..., N, batch2..., N2]
         return scale_outer(self.shape_function(cosines), self.variance * radial, radial2)
 
     @inherit_check_shapes
@@ -157,6 +157,16 @@ class ZonalKernel(gpflow.kernels.Kernel):
         return tf.cast(scattered, self.variance.dtype)
 
 
+def outer_cosines(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Inner products of all vectors `[..., d]` of one array with all of another: shape `[*left.shape[:-1], *right.shape[:-1]]`."""
+    dimension = left.shape[-1]
+    flat = tf.matmul(tf.reshape(left, [-1, dimension]), tf.reshape(right, [-1, dimension]), transpose_b=True)
+    if len(left.shape) == len(right.shape) == 2:
+        return flat
+    cosines = tf.reshape(flat, tf.concat([tf.shape(left)[:-1], tf.shape(right)[:-1]], axis=0))
+    return tf.ensure_shape(cosines, left.shape[:-1] + right.shape[:-1])
+
+
 def scale_outer(values: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Multiplies `values` by the outer product of two arrays: `values[i, j] * left[i] * right[j]`.
 
@@ -183,6 +193,8 @@ def scale_outer(values: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tens
 
         return left[:, None] * (right * values), gradient
 
+    if len(values.shape) == 2:
+        return multiply(values, left, right)
     left, right = tf.reshape(left, [-1]), tf.reshape(right, [-1])
     scaled = multiply(tf.reshape(values, [tf.size(left), tf.size(right)]), left, right)
     return tf.ensure_shape(tf.reshape(scaled, tf.shape(values)), values.shape)

@@ -28,9 +28,7 @@ def median_seconds(cases: Mapping[str, Callable[[], Any]], *, rounds: int, descr
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
-def compiled_gradient(
-    function: Callable[[], tf.Tensor], variables: Sequence[tf.Variable], upstream: tf.Tensor
-) -> Callable[[], Any]:
+def compiled_gradient(function: Callable[[], tf.Tensor], variables: Sequence[tf.Variable], upstream: tf.Tensor) -> Callable[[], Any]:
     """A graph function that evaluates `function` and its vector-Jacobian product with `upstream`."""
 
     @tf.function

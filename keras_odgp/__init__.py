@@ -1,8 +1,12 @@
 """Deep Gaussian process layers for Keras 3: orthogonally decoupled, with spherical inducing features."""
 
-from keras_odgp import _backend  # noqa: F401  (first: refuses Keras backends other than TensorFlow)
-from keras_odgp import covariances, inducing, kernels, spherical
+from keras_odgp import (
+    _backend,  # noqa: F401  (first: refuses Keras backends other than TensorFlow)
+    covariances,
+    inducing,
+    kernels,
+    spherical,
+)
 from keras_odgp._version import __version__
-
 
 __all__ = ["__version__", "covariances", "inducing", "kernels", "spherical"]

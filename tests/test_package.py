@@ -23,9 +23,7 @@ ORDER = ["_backend", "_version", "spherical", "kernels", "inducing", "covariance
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False)
 
 
 def test_imports_point_one_way():

@@ -38,7 +38,7 @@ def draw_pair(axes: plt.Axes, kernel: ZonalKernel, kernel_name: str, activation_
     if len(missing):
         axes.semilogy(missing, np.full(len(missing), floor), "x", color=FEATURE_COLOUR, label=f"no {activation_name} at this level")
     axes.set_title(f"{kernel_name} kernel, {activation_name} features", fontsize=10)
-    axes.legend(fontsize=8, frameon=False, loc="lower left")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 0.09))
     axes.grid(alpha=0.25)
 
 

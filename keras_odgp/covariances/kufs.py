@@ -26,7 +26,7 @@ def Kuf_activations(feature: ActivationFeatures, kernel: ZonalKernel, X: tf.Tens
             f"Got X with {X.shape[-1]} columns: give weights of shape [M, {X.shape[-1] + 1}]."
         )
     directions, norms = feature.project(kernel)
-    inputs, radial = kernel.project(kernel.slice(X)[0])
+    inputs, radial = kernel.project(kernel.slice(X, None)[0])
     levels = feature.active_levels(kernel)
     dimension = directions.shape[1]
     cosines = outer_cosines(directions, inputs)  # [M, batch..., N]
@@ -38,7 +38,7 @@ def Kuf_activations(feature: ActivationFeatures, kernel: ZonalKernel, X: tf.Tens
 @check_shapes("X: [batch..., N, D]", "return: [M, batch..., N]")
 def Kuf_harmonics(feature: SphericalHarmonics, kernel: ZonalKernel, X: tf.Tensor) -> tf.Tensor:
     feature.check_kernel(kernel)
-    inputs, radial = kernel.project(kernel.slice(tf.convert_to_tensor(X))[0])
+    inputs, radial = kernel.project(kernel.slice(tf.convert_to_tensor(X), None)[0])
     if inputs.shape[-1] != feature.dimension:
         raise ValueError(
             f"SphericalHarmonics has dimension {feature.dimension}, which fits {feature.dimension - 1} inputs and a bias. "

@@ -20,9 +20,7 @@ Kvu = Dispatcher("Kvu")
 
 @Kvu.register(InducingPoints, InducingPoints, gpflow.kernels.Kernel)
 @check_shapes("return: [K, M]")
-def Kvu_points_points(
-    orthogonal: InducingPoints, base: InducingPoints, kernel: gpflow.kernels.Kernel
-) -> tf.Tensor:
+def Kvu_points_points(orthogonal: InducingPoints, base: InducingPoints, kernel: gpflow.kernels.Kernel) -> tf.Tensor:
     return kernel(orthogonal.Z, base.Z)
 
 
@@ -40,16 +38,12 @@ def Kvu_any_points(orthogonal: InducingVariables, base: InducingPoints, kernel: 
 
 @Kvu.register(ActivationFeatures, ActivationFeatures, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_activations_activations(
-    orthogonal: ActivationFeatures, base: ActivationFeatures, kernel: ZonalKernel
-) -> tf.Tensor:
+def Kvu_activations_activations(orthogonal: ActivationFeatures, base: ActivationFeatures, kernel: ZonalKernel) -> tf.Tensor:
     directions_v, norms_v = orthogonal.project(kernel)
     directions_u, norms_u = base.project(kernel)
     dimension = _common_dimension(directions_v.shape[1], directions_u.shape[1])
     levels = shared_levels(orthogonal, base, kernel)
-    weights = _over_kernel(
-        orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension), levels, dimension, kernel
-    )
+    weights = _over_kernel(orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension), levels, dimension, kernel)
     cosines = tf.matmul(directions_v, directions_u, transpose_b=True)
     if orthogonal is base:
         cosines = tf.linalg.set_diag(cosines, tf.ones_like(norms_u))
@@ -59,9 +53,7 @@ def Kvu_activations_activations(
 
 @Kvu.register(SphericalHarmonics, ActivationFeatures, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_harmonics_activations(
-    orthogonal: SphericalHarmonics, base: ActivationFeatures, kernel: ZonalKernel
-) -> tf.Tensor:
+def Kvu_harmonics_activations(orthogonal: SphericalHarmonics, base: ActivationFeatures, kernel: ZonalKernel) -> tf.Tensor:
     orthogonal.check_kernel(kernel)
     directions, norms = base.project(kernel)
     _common_dimension(orthogonal.dimension, directions.shape[1])
@@ -75,17 +67,13 @@ def Kvu_harmonics_activations(
 
 @Kvu.register(ActivationFeatures, SphericalHarmonics, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_activations_harmonics(
-    orthogonal: ActivationFeatures, base: SphericalHarmonics, kernel: ZonalKernel
-) -> tf.Tensor:
+def Kvu_activations_harmonics(orthogonal: ActivationFeatures, base: SphericalHarmonics, kernel: ZonalKernel) -> tf.Tensor:
     return tf.transpose(Kvu_harmonics_activations(base, orthogonal, kernel))
 
 
 @Kvu.register(SphericalHarmonics, SphericalHarmonics, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_harmonics_harmonics(
-    orthogonal: SphericalHarmonics, base: SphericalHarmonics, kernel: ZonalKernel
-) -> tf.Tensor:
+def Kvu_harmonics_harmonics(orthogonal: SphericalHarmonics, base: SphericalHarmonics, kernel: ZonalKernel) -> tf.Tensor:
     base.check_kernel(kernel)
     _common_dimension(orthogonal.dimension, base.dimension)
     diagonal = gpflow.covariances.Kuu(orthogonal, kernel).diag

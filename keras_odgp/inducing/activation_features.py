@@ -97,7 +97,7 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
         if self.rank(kernel) < self.rank():
             self._warn_if_above_rank(self.rank(kernel), f" under {type(kernel).__name__}, which lacks some of its levels")
         weights = tf.convert_to_tensor(self.weights)
-        active, _ = kernel.slice(weights[:, :-1])
+        active, _ = kernel.slice(weights[:, :-1], None)
         active = tf.concat([active, weights[:, -1:]], axis=-1)
         norms = tf.norm(active, axis=-1)
         return active / norms[:, None], norms**kernel.radial_power

@@ -39,9 +39,7 @@ class ChordalKernel(ZonalKernel):
         active_dims: gpflow.kernels.base.ActiveDims | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            variance, weight_variances, bias_variance, radial_power=radial_power, active_dims=active_dims, name=name
-        )
+        super().__init__(variance, weight_variances, bias_variance, radial_power=radial_power, active_dims=active_dims, name=name)
         if np.ndim(lengthscale) != 0:
             raise ValueError(
                 "Expected a scalar `lengthscale`: it measures the chord on the sphere. For one scale per input give "
@@ -70,8 +68,8 @@ class ChordalKernel(ZonalKernel):
 class _Matern(ChordalKernel):
     nu: float
 
-    def _scaled_chord(self, t: tf.Tensor, lengthscale: tf.Tensor, smallest: float = 0.0) -> tf.Tensor:
-        return math.sqrt(2 * self.nu) / lengthscale * tf.sqrt(tf.maximum(2.0 - 2.0 * t, smallest))
+    def _scaled_chord(self, t: tf.Tensor, lengthscale: tf.Tensor) -> tf.Tensor:
+        return math.sqrt(2 * self.nu) / lengthscale * tf.sqrt(tf.maximum(2.0 - 2.0 * t, 0.0))
 
     def log_fourier_coefficients(self, levels: tuple[int, ...], dimension: int) -> tf.Tensor:
         return matern_log_coefficients(self.nu, tf.convert_to_tensor(self.lengthscale), levels, dimension)
@@ -83,43 +81,40 @@ class Matern12(_Matern):
     nu = 0.5
 
     def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        return tf.exp(-self._scaled_chord(t, *hyperparameters))
+        return tf.exp(-self._scaled_chord(t, hyperparameters[0]))
 
     def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
         # Infinite at t = 1: held at the size it has one rounding error away.
-        s = self._scaled_chord(t, *hyperparameters, smallest=4 * np.finfo(t.dtype.as_numpy_dtype).eps)
-        return tf.exp(-s) / (tf.square(hyperparameters[0]) * s)
+        (lengthscale,) = hyperparameters
+        below_one = 1.0 - 2.0 * np.finfo(t.dtype.as_numpy_dtype).eps
+        s = self._scaled_chord(tf.minimum(t, below_one), lengthscale)
+        return tf.exp(-s) / (tf.square(lengthscale) * s)
 
 
 class Matern32(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3 \chi/\rho$.""" + _ARGS
-    )
+    __doc__ = r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3 \chi/\rho$.""" + _ARGS
 
     nu = 1.5
 
     def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        s = self._scaled_chord(t, *hyperparameters)
+        s = self._scaled_chord(t, hyperparameters[0])
         return (1.0 + s) * tf.exp(-s)
 
     def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        return 3.0 / tf.square(hyperparameters[0]) * tf.exp(-self._scaled_chord(t, *hyperparameters))
+        return 3.0 / tf.square(hyperparameters[0]) * tf.exp(-self._scaled_chord(t, hyperparameters[0]))
 
 
 class Matern52(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5 \chi/\rho$."""
-        + _ARGS
-    )
+    __doc__ = r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5 \chi/\rho$.""" + _ARGS
 
     nu = 2.5
 
     def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        s = self._scaled_chord(t, *hyperparameters)
+        s = self._scaled_chord(t, hyperparameters[0])
         return (1.0 + s + tf.square(s) / 3.0) * tf.exp(-s)
 
     def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        s = self._scaled_chord(t, *hyperparameters)
+        s = self._scaled_chord(t, hyperparameters[0])
         return (5.0 / 3.0) / tf.square(hyperparameters[0]) * (1.0 + s) * tf.exp(-s)
 
 

@@ -43,9 +43,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
     ) -> None:
         super().__init__(active_dims=active_dims, name=name)
         if not isinstance(radial_power, (int, np.integer)) or radial_power < 0:
-            raise ValueError(
-                f"Expected `radial_power` to be a non-negative integer (0 or 1 as a rule). Got: {radial_power!r}."
-            )
+            raise ValueError(f"Expected `radial_power` to be a non-negative integer (0 or 1 as a rule). Got: {radial_power!r}.")
         self.radial_power = int(radial_power)
         self.variance = gpflow.Parameter(variance, transform=gpflow.utilities.positive())
         self.weight_variances = gpflow.Parameter(weight_variances, transform=gpflow.utilities.positive())

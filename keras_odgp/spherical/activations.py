@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -67,16 +67,14 @@ class Activation:
         return _coefficients(self, check_num_levels(num_levels), dimension, float(slope))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _coefficients(activation: Activation, num_levels: int, dimension: int, slope: float) -> np.ndarray:
     if activation.relu_power is not None:
         return relu_power_coefficients(activation.relu_power, num_levels, dimension) * slope ** (activation.relu_power - 1)
     has_poles = activation is _REGISTRY["softplus"] and slope <= STEEPEST_SUM_OVER_POLES
     by_quadrature = min(num_levels, 6) if has_poles else num_levels
     values = np.zeros(num_levels)
-    values[:by_quadrature] = quadrature_coefficients(
-        lambda t: activation.function(slope * t) / slope, by_quadrature, dimension
-    )
+    values[:by_quadrature] = quadrature_coefficients(lambda t: activation.function(slope * t) / slope, by_quadrature, dimension)
     sizes = np.abs(values) * np.sqrt([float(num_harmonics(dimension, level)) for level in range(num_levels)])
     values[sizes < QUADRATURE_NOISE * sizes.max()] = 0.0
     values[[not activation.has_level(level) for level in range(num_levels)]] = 0.0
@@ -120,9 +118,7 @@ def get_activation(identifier: str | Activation) -> Activation:
     return _REGISTRY[identifier]
 
 
-def register_activation(
-    name: str, function: Callable[[np.ndarray], np.ndarray], parity: Parity = "none"
-) -> Activation:
+def register_activation(name: str, function: Callable[[np.ndarray], np.ndarray], parity: Parity = "none") -> Activation:
     """Makes a zonal function available as an activation under a name.
 
     Args:

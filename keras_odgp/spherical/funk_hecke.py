@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -28,7 +28,7 @@ def vanishes_for_relu_power(power: int, level: int) -> bool:
     return level > power and (level - power) % 2 == 0
 
 
-@lru_cache(maxsize=None)
+@cache
 def relu_power_coefficients(power: int, num_levels: int, dimension: int) -> np.ndarray:
     """Coefficients of max(t, 0)^power for power 0 (step), 1 (ReLU) or 2, in closed form, shape `[num_levels]`."""
     d = check_dimension(dimension)
@@ -52,9 +52,7 @@ def arc_cosine_coefficients(order: int, num_levels: int, dimension: int) -> np.n
     return factor * relu_power_coefficients(order, num_levels, dimension) ** 2
 
 
-def matern_log_coefficients(
-    nu: float, lengthscale: tf.Tensor, levels: Sequence[int], dimension: int
-) -> tf.Tensor:
+def matern_log_coefficients(nu: float, lengthscale: tf.Tensor, levels: Sequence[int], dimension: int) -> tf.Tensor:
     r"""Log-coefficients of the chordal Matérn shape of half-integer order, shape `[len(levels)]`, float64.
 
     Each is a positive prefactor times the mean of a function in (0, 1] under a Beta distribution: nothing cancels, so the
@@ -71,11 +69,7 @@ def matern_log_coefficients(
     log_constant = np.where(
         below,
         smooth - lgamma(level + d / 2) - 2 * level * math.log(2),
-        smooth
-        + (d - 2) * math.log(2)
-        + math.lgamma(nu + (d - 1) / 2)
-        - 0.5 * math.log(math.pi)
-        - lgamma(level + nu + d - 1),
+        smooth + (d - 2) * math.log(2) + math.lgamma(nu + (d - 1) / 2) - 0.5 * math.log(math.pi) - lgamma(level + nu + d - 1),
     )
     sine, weights = _beta_rule(tuple(p), tuple(q))
     a = math.sqrt(2 * nu) / tf.cast(lengthscale, tf.float64)
@@ -84,9 +78,7 @@ def matern_log_coefficients(
     return log_constant + exponent * tf.math.log(a) + tf.math.log(means)
 
 
-def squared_exponential_log_coefficients(
-    lengthscale: tf.Tensor, levels: Sequence[int], dimension: int
-) -> tf.Tensor:
+def squared_exponential_log_coefficients(lengthscale: tf.Tensor, levels: Sequence[int], dimension: int) -> tf.Tensor:
     """Log-coefficients of exp((t - 1) / lengthscale^2), shape `[len(levels)]`, float64, differentiable."""
     d = check_dimension(dimension)
     level = np.asarray(levels, dtype=np.float64)
@@ -96,7 +88,7 @@ def squared_exponential_log_coefficients(
     return lgamma(d / 2) - lgamma(level + d / 2) + level * tf.math.log(c / 2) + tf.math.log(means)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _beta_rule(p: tuple[float, ...], q: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Gauss-Legendre rule in phi for means over Beta(p, q) of functions of sqrt(B) = sin(phi).
 
@@ -109,9 +101,7 @@ def _beta_rule(p: tuple[float, ...], q: tuple[float, ...]) -> tuple[np.ndarray, 
     phi = (nodes + 1) * math.pi / 4
     log_beta = lgamma(p) + lgamma(q) - lgamma(np.add(p, q))
     log_density = (
-        np.outer(2 * np.array(p) - 1, np.log(np.sin(phi)))
-        + np.outer(2 * np.array(q) - 1, np.log(np.cos(phi)))
-        - log_beta[:, None]
+        np.outer(2 * np.array(p) - 1, np.log(np.sin(phi))) + np.outer(2 * np.array(q) - 1, np.log(np.cos(phi))) - log_beta[:, None]
     )
     return np.sin(phi), 2 * np.exp(log_density) * weights * math.pi / 4
 
@@ -125,9 +115,7 @@ def _decreasing_bessel(s: tf.Tensor, highest: int) -> tf.Tensor:
     return tf.stack(values[: highest + 1])
 
 
-def quadrature_coefficients(
-    function: Callable[[np.ndarray], np.ndarray], num_levels: int, dimension: int
-) -> np.ndarray:
+def quadrature_coefficients(function: Callable[[np.ndarray], np.ndarray], num_levels: int, dimension: int) -> np.ndarray:
     """Coefficients of a zonal function by quadrature, absolutely accurate, shape `[num_levels]`.
 
     Gauss-Legendre in the angle on two panels, which meet at t = 0: kinks there, and square roots at t = 1, do no harm.
@@ -148,8 +136,9 @@ def softplus_coefficient(slope: float, level: int, dimension: int) -> float:
     r"""Coefficient of log(1 + exp(slope t)) / slope at an even level of at least 6.
 
     A sum over the poles of the second derivative, which are at $t = \pm i b$, $b = \pi/\text{slope}$ times odd numbers.
-    The hypergeometric functions in it are transformed (quadratically) so that the terms of their series that matter are all positive: coefficients far
-    below the rounding of the function itself keep their relative accuracy, where quadrature would return noise.
+    The hypergeometric functions in it are transformed (quadratically) so that the terms of their series that matter are all
+    positive: coefficients far below the rounding of the function itself keep their relative accuracy, where quadrature would
+    return noise.
     """
     d = check_dimension(dimension)
     b = np.arange(1, 2048 * math.ceil(max(1.0, slope)), 2) * math.pi / slope

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import islice
 from typing import Any, Protocol
 
@@ -23,19 +23,14 @@ Array = Any  # a NumPy array or a tensor: the recurrences below only add and mul
 def check_dimension(dimension: int) -> int:
     """Returns `dimension`, or raises if no sphere of that dimension carries harmonics."""
     if not isinstance(dimension, (int, np.integer)) or dimension < 2:
-        raise ValueError(
-            f"Expected `dimension` to be an integer of at least 2 (number of inputs + 1). Got: {dimension!r}."
-        )
+        raise ValueError(f"Expected `dimension` to be an integer of at least 2 (number of inputs + 1). Got: {dimension!r}.")
     return int(dimension)
 
 
 def check_num_levels(num_levels: int) -> int:
     """Returns `num_levels`, or raises if it is not a positive integer."""
     if isinstance(num_levels, bool) or not isinstance(num_levels, (int, np.integer)) or num_levels < 1:
-        raise ValueError(
-            "Expected `num_levels` to be an integer of at least 1 (levels 0, ..., num_levels - 1). "
-            f"Got: {num_levels!r}."
-        )
+        raise ValueError(f"Expected `num_levels` to be an integer of at least 1 (levels 0, ..., num_levels - 1). Got: {num_levels!r}.")
     return int(num_levels)
 
 
@@ -99,9 +94,7 @@ def zonal_polynomials(t: tf.Tensor, num_levels: int, dimension: int) -> tf.Tenso
     return tf.stack(list(islice(iterate_polynomials(t, dimension), check_num_levels(num_levels))))
 
 
-def zonal_series(
-    t: tf.Tensor, coefficients: tf.Tensor | np.ndarray, *, levels: Sequence[int], dimension: int
-) -> tf.Tensor:
+def zonal_series(t: tf.Tensor, coefficients: tf.Tensor | np.ndarray, *, levels: Sequence[int], dimension: int) -> tf.Tensor:
     """Evaluates the truncated zonal series sum_i coefficients[i] Z_{levels[i]}(t).
 
     Short series are polynomials in t^2 (plus, for odd levels, t times such a polynomial); long ones, where powers of t
@@ -145,7 +138,7 @@ def _highest_monomial_level(dtype: tf.DType) -> int:
     return 15 if dtype == tf.float64 else 7
 
 
-@lru_cache(maxsize=None)
+@cache
 def _monomial_matrix(levels: tuple[int, ...], dimension: int) -> tuple[tuple[int, ...], np.ndarray]:
     """Exponents that occur in the P_l of `levels`, and the matrix from weights of P_l to weights of powers of t."""
     current = np.eye(max(levels) + 2)[0]  # entry i is the weight of t^i

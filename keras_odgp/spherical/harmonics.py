@@ -1,19 +1,21 @@
 r"""Orthonormal spherical harmonics in any dimension, by descent to the circle.
 
-With $x = (\rho\, y, t)$ on the sphere of $\mathbb R^k$, $y$ on that of $\mathbb R^{k-1}$ and $\rho^2 = 1 - t^2$, the functions
+With $x = (\rho\, y, t)$ on the sphere of $\mathbb R^k$, $y$ on that of $\mathbb R^{k-1}$ and $\rho^2 = 1 - t^2$,
+the functions
 
 $$ c\, \rho^m P^{[k+2m]}_{\ell-m}(t)\, Y_{m j}(y), \qquad 0 \le m \le \ell, $$
 
-are an orthonormal basis of level $\ell$ if the $Y_{m j}$ are one of level $m$, one dimension lower. Written with homogeneous polynomials
-($\rho^m Y_{mj}(y)$ is a polynomial in the coordinates of $x$), they have no singular points and no square roots. All $J$ harmonics cost $O(J)$ products per
-input; building them from zonal functions at $J$ fundamental directions costs $O(J^2)$, and a factorisation at start-up.
+are an orthonormal basis of level $\ell$ if the $Y_{m j}$ are one of level $m$, one dimension lower. Written with homogeneous
+polynomials ($\rho^m Y_{mj}(y)$ is a polynomial in the coordinates of $x$), they have no singular points and no square roots.
+All $J$ harmonics cost $O(J)$ products per input; building them from zonal functions at $J$ fundamental directions costs
+$O(J^2)$, and a factorisation at start-up.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import tensorflow as tf
@@ -109,7 +111,7 @@ def _normaliser(k: int, m: int, n: int) -> float:
     return math.exp(0.5 * (log_omega(k + 2 * m) - log_omega(k) + math.log(num_harmonics(k + 2 * m, n))))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _descent(levels: tuple[int, ...], k: int, highest: int) -> tuple[np.ndarray, np.ndarray]:
     """For each harmonic in R^k: its row among the polar factors, and its row among the harmonics of R^{k-1}."""
     block_starts = np.cumsum([0] + [highest + 1 - n for n in range(highest + 1)])

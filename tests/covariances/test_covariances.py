@@ -53,9 +53,7 @@ def test_joint_covariance_is_positive_semidefinite(kernel_name, pair, num_inputs
         radial_power=radial_power,
         **lengthscale,
     )
-    u, v = (
-        make_feature(kind, kernel, num_inputs, rng, activation=activation) for kind, activation in zip(pair, activations)
-    )
+    u, v = (make_feature(kind, kernel, num_inputs, rng, activation=activation) for kind, activation in zip(pair, activations))
     if kernel_name == "arccos" and num_inputs > 10:
         assert not isinstance(u, SphericalHarmonics) or max(u.levels) == 2
     joint = joint_covariance(kernel, rng.normal(size=(12, num_inputs)), u, v)
@@ -98,9 +96,7 @@ def test_reproducing_property_and_symmetry(name, kind, rng):
     np.testing.assert_allclose(Kvu(InducingPoints(W), feature, kernel), tf.transpose(values), rtol=1e-12, atol=1e-13)
     for other_kind in FEATURES:
         other = make_feature(other_kind, kernel, 2, rng)
-        np.testing.assert_allclose(
-            Kvu(feature, other, kernel), tf.transpose(Kvu(other, feature, kernel)), rtol=1e-12, atol=1e-13
-        )
+        np.testing.assert_allclose(Kvu(feature, other, kernel), tf.transpose(Kvu(other, feature, kernel)), rtol=1e-12, atol=1e-13)
     # Only Kuu knows that its diagonal has t = 1 exactly: the cusp of Matérn-1/2 magnifies a rounding error to its square root.
     rtol = 1e-7 if name == "matern12" else 1e-12
     np.testing.assert_allclose(Kvu(feature, feature, kernel), np.asarray(Kuu(feature, kernel)), rtol=rtol, atol=1e-12)
@@ -160,9 +156,7 @@ def test_harmonic_base_truncates(rng):
     points, radial_z = kernel.project(tf.constant(Z))
     cosines = tf.matmul(points, inputs, transpose_b=True)
     truncated = zonal_series(cosines, kernel.fourier_coefficients(L, D + 1).numpy(), levels=range(L), dimension=D + 1)
-    np.testing.assert_allclose(
-        Qvf(InducingPoints(Z)), kernel.variance * radial_z[:, None] * radial * truncated, rtol=1e-11
-    )
+    np.testing.assert_allclose(Qvf(InducingPoints(Z)), kernel.variance * radial_z[:, None] * radial * truncated, rtol=1e-11)
     units = ActivationFeatures(rng.normal(size=(5, D + 1)), "softplus", 8)
     directions, norms = units.project(kernel)
     levels = shared_levels(units, base, kernel)
@@ -306,11 +300,7 @@ def test_float32_covariances_agree_with_float64(name, rng):
         kernel = KERNELS[name]()
         features = [InducingPoints(Z), ActivationFeatures(W), SphericalHarmonics(9, kernel.active_levels(3))]
         dtype = gpflow.config.default_float()
-        return [
-            value.numpy()
-            for i, u in enumerate(features)
-            for value in evaluate_all(kernel, u, features[i - 1], tf.constant(X, dtype))
-        ]
+        return [value.numpy() for i, u in enumerate(features) for value in evaluate_all(kernel, u, features[i - 1], tf.constant(X, dtype))]
 
     double = all_covariances()
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):

@@ -26,7 +26,19 @@ def test_levels_as_number_or_list():
 # Rank table of the mathematical reference (section 6.2): levels 0, 1 and even
 @pytest.mark.parametrize(
     "num_inputs,num_levels,rank",
-    [(1, 6, 7), (1, 8, 9), (1, 16, 17), (4, 6, 75), (4, 8, 215), (4, 16, 3065), (6, 6, 217), (6, 8, 931), (8, 6, 504), (8, 8, 3012), (8, 16, 319779)],
+    [
+        (1, 6, 7),
+        (1, 8, 9),
+        (1, 16, 17),
+        (4, 6, 75),
+        (4, 8, 215),
+        (4, 16, 3065),
+        (6, 6, 217),
+        (6, 8, 931),
+        (8, 6, 504),
+        (8, 8, 3012),
+        (8, 16, 319779),
+    ],
 )
 @pytest.mark.parametrize("activation", ["relu", "softplus"])
 def test_rank_table(num_inputs, num_levels, rank, activation):

@@ -109,7 +109,11 @@ def test_float32_coefficients(name):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_shape_function_and_gradient_are_finite_on_the_closed_interval(kernel, dtype):
     with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
-        kernel = gpflow.utilities.deepcopy(kernel) if dtype == np.float64 else type(kernel)(**({"order": kernel.order} if hasattr(kernel, "order") else {}))
+        kernel = (
+            gpflow.utilities.deepcopy(kernel)
+            if dtype == np.float64
+            else type(kernel)(**({"order": kernel.order} if hasattr(kernel, "order") else {}))
+        )
         beyond = np.array([-1.0, 1.0, np.nextafter(dtype(1), dtype(2)), np.nextafter(dtype(-1), dtype(-2)), 0.3], dtype=dtype)
         t = tf.constant(beyond)
         with tf.GradientTape() as tape:
@@ -139,6 +143,7 @@ def test_gradients_agree_with_finite_differences(kernel, rng):
     upstream = tf.constant(rng.normal(size=(4, 5)))
     step = 1e-6
     for x in [X, *kernel.trainable_variables]:
+
         def loss(value, x=x):
             if x is X:
                 return tf.reduce_sum(upstream * kernel(value, X2))

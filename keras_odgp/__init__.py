@@ -9,4 +9,4 @@ from keras_odgp import (
 )
 from keras_odgp._version import __version__
 
-__all__ = ["__version__", "covariances", "inducing", "kernels", "spherical"]
+__all__ = ["__version__", "covariances", "inducing", "kernels", "numerics", "orthogonal", "spherical"]

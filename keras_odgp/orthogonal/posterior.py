@@ -1,0 +1,180 @@
+"""The orthogonally decoupled posterior as a GPflow posterior object: the one implementation behind every surface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import tensorflow as tf
+from check_shapes import inherit_check_shapes
+from gpflow.inducing_variables import InducingVariables
+from gpflow.kernels import Kernel
+from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
+
+from keras_odgp.covariances import DiagonalCovariance
+from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
+from keras_odgp.orthogonal.gram import gram, latents, mixing
+from keras_odgp.orthogonal.marginals import Marginals, marginals, whiten_q
+from keras_odgp.orthogonal.prediction import Factors, factorise, predict
+from keras_odgp.orthogonal.variational import OrthogonalCovariance, Variational, check_shapes_of, variational, whitened_kl
+
+
+class OrthogonalPosterior(AbstractPosterior):
+    r"""Posterior $q(f)$ of a GP with base features u and features v that are orthogonalised against them.
+
+    The prior splits into independent parts, $u$ and $v' = v - K_{vu} K_{uu}^{-1} u$, and so does $q(u)\, q(v')$. Without orthogonal features
+    it is the posterior of SVGP; `orthogonal_covariance="prior"` keeps the covariance of v' at its prior, as ODVGP does; `"full"` is SOLVE-GP.
+
+    Args:
+        kernel: A GPflow kernel, multi-output kernels included.
+        inducing_variable: Base features.
+        q_mu: Mean of q(u), shape `[M, P]`.
+        q_sqrt: Lower triangular root of the covariance of q(u), shape `[P, M, M]`.
+        orthogonal_inducing_variable: Orthogonal features, or None.
+        orthogonal_q_mu: Mean of q(v'), shape `[K, P]`.
+        orthogonal_q_sqrt: Root of the covariance of q(v'), shape `[P, K, K]`; None for `orthogonal_covariance="prior"`.
+        whiten: Whether q is about whitened features.
+        orthogonal_covariance: `"full"` or `"prior"`.
+        mean_function: Mean function of the GP, or None.
+        precompute_cache: As in GPflow: `"tensor"`, `"variable"` or None (no cache).
+
+    References:
+
+    - Salimbeni et al., Orthogonally decoupled variational Gaussian processes, NeurIPS 2018.
+    - Shi, Titsias and Mnih, Sparse orthogonal variational inference for Gaussian processes, AISTATS 2020.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        inducing_variable: InducingVariables,
+        q_mu: Any,
+        q_sqrt: Any,
+        orthogonal_inducing_variable: InducingVariables | None = None,
+        orthogonal_q_mu: Any = None,
+        orthogonal_q_sqrt: Any = None,
+        *,
+        whiten: bool = True,
+        orthogonal_covariance: OrthogonalCovariance = "full",
+        mean_function: gpflow.functions.MeanFunction | None = None,
+        precompute_cache: PrecomputeCacheType | str | None = None,
+    ) -> None:
+        super().__init__(kernel, inducing_variable, mean_function=mean_function)
+        del self.X_data  # GPflow's name for what is called inducing_variable everywhere else
+        check_orthogonal_covariance(orthogonal_covariance)
+        num_latents = q_sqrt.shape[0]
+        check_shapes_of((q_mu, q_sqrt), inducing_variable, num_outputs=num_latents, prefix="")
+        if orthogonal_inducing_variable is not None:
+            orthogonal_q = (orthogonal_q_mu, orthogonal_q_sqrt)
+            check_shapes_of(orthogonal_q, orthogonal_inducing_variable, num_outputs=num_latents, prefix="orthogonal_")
+        check_orthogonal_features(kernel, inducing_variable, orthogonal_inducing_variable)
+        num_kernels = len(latents(kernel, inducing_variable, orthogonal_inducing_variable))
+        if num_kernels not in (1, num_latents):
+            raise ValueError(f"Expected q for {num_kernels} latent processes, one for each kernel. Got q for {num_latents}.")
+        self.inducing_variable = inducing_variable
+        self.orthogonal_inducing_variable = orthogonal_inducing_variable
+        self.q_mu, self.q_sqrt = q_mu, q_sqrt
+        self.orthogonal_q_mu, self.orthogonal_q_sqrt = orthogonal_q_mu, orthogonal_q_sqrt
+        self.whiten = whiten
+        self.orthogonal_covariance = orthogonal_covariance
+        self._layout: list[tuple[str, bool]] = []
+        if precompute_cache is not None:
+            self.update_cache(PrecomputeCacheType(precompute_cache))
+
+    @property
+    def q(self) -> Variational:
+        """The variational distribution, as tensors."""
+        if self.orthogonal_inducing_variable is None:
+            return variational(self.q_mu, self.q_sqrt)
+        sqrt = self.orthogonal_q_sqrt if self.orthogonal_covariance == "full" else None
+        return variational(self.q_mu, self.q_sqrt, self.orthogonal_q_mu, sqrt)
+
+    @property
+    def _features(self) -> tuple[Kernel, InducingVariables, InducingVariables | None]:
+        return self.kernel, self.inducing_variable, self.orthogonal_inducing_variable
+
+    def marginals(self, X: tf.Tensor, *, name: str = "") -> Marginals:
+        """Means and variances `[N, P]` at inputs `[N, D]`, without mean function, and the divergence of q from the prior.
+
+        This is the path for training: both come from the same factorisations.
+        """
+        mean, variance, kl = marginals(X, *self._features, self.q, whiten=self.whiten, name=name)
+        return Marginals(*self._mix(mean, variance, full_cov=False, full_output_cov=False), kl)
+
+    def prior_kl(self) -> tf.Tensor:
+        """Divergence of q from the prior, a scalar."""
+        return whitened_kl(self.q if self.whiten else whiten_q(gram(*self._features), self.q))
+
+    def factors(self) -> Factors:
+        """Everything that predictions need of the parameters."""
+        return factorise(gram(*self._features), self.q, whiten=self.whiten)
+
+    def _precompute(self) -> tuple[PrecomputedValue, ...]:
+        present = {name: value for name, value in self.factors()._asdict().items() if value is not None}
+        self._layout = [(name, isinstance(value, DiagonalCovariance)) for name, value in present.items()]
+        tensors = [value.diag if isinstance(value, DiagonalCovariance) else value for value in present.values()]
+        return tuple(PrecomputedValue(tensor, (False,) * len(tensor.shape)) for tensor in tensors)
+
+    @inherit_check_shapes
+    def _conditional_with_precompute(
+        self, cache: tuple[tf.Tensor, ...], Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        entries = {
+            name: DiagonalCovariance(tensor) if diagonal else tf.convert_to_tensor(tensor)
+            for (name, diagonal), tensor in zip(self._layout, cache)
+        }
+        return self._predict(Factors(**entries), Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
+
+    @inherit_check_shapes
+    def _conditional_fused(
+        self, Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        Xnew = tf.convert_to_tensor(Xnew)
+        if full_cov:
+            return self._predict(self.factors(), Xnew, full_cov=True, full_output_cov=full_output_cov)
+        flat = tf.reshape(Xnew, [-1, Xnew.shape[-1]])  # only marginals are needed: leading axes are more points
+        mean, variance, _ = marginals(flat, *self._features, self.q, whiten=self.whiten)
+        shape = tf.concat([tf.shape(Xnew)[:-1], [mean.shape[-1]]], axis=0)
+        mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
+        return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
+
+    def _predict(
+        self, F: Factors, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        Xnew = tf.convert_to_tensor(Xnew)
+        batch = tf.shape(Xnew)[:-2]
+        flat = tf.reshape(Xnew, tf.concat([[-1], tf.shape(Xnew)[-2:]], axis=0))
+        flat = tf.ensure_shape(flat, [None, None, Xnew.shape[-1]])
+        results = predict(F, flat, *self._features, full_cov=full_cov)
+        mean, covariance = (tf.reshape(part, tf.concat([batch, tf.shape(part)[1:]], axis=0)) for part in results)
+        return self._mix(mean, covariance, full_cov=full_cov, full_output_cov=full_output_cov)
+
+    def _mix(
+        self, mean: tf.Tensor, covariance: tf.Tensor, *, full_cov: bool, full_output_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """From latent functions to outputs, in the shapes of GPflow.
+
+        The covariance comes as `[..., N, L]`, or `[..., L, N, N]` if `full_cov`, and leaves as
+
+            full_cov  full_output_cov
+            no        no               [..., N, P]
+            yes       no               [..., P, N, N]
+            no        yes              [..., N, P, P]
+            yes       yes              [..., N, P, N, P]
+        """
+        W = mixing(self.kernel)
+        if W is not None:
+            mean = tf.einsum("...nl,pl->...np", mean, W)
+        if full_output_cov:
+            W = tf.eye(covariance.shape[-3 if full_cov else -1], dtype=mean.dtype) if W is None else W
+            equation = "...lnm,pl,ql->...npmq" if full_cov else "...nl,pl,ql->...npq"
+            return mean, tf.einsum(equation, covariance, W, W)
+        if W is None:
+            return mean, covariance
+        return mean, tf.einsum("...lnm,pl->...pnm" if full_cov else "...nl,pl->...np", covariance, tf.square(W))
+
+
+def check_orthogonal_covariance(value: str) -> None:
+    """Raises unless the value is `"full"` or `"prior"`."""
+    if value not in ("full", "prior"):
+        raise ValueError(f"Expected `orthogonal_covariance` to be 'full' (SOLVE-GP) or 'prior' (ODVGP). Got: {value!r}.")

@@ -1,0 +1,113 @@
+"""The prediction path: factors computed once, then means and (co)variances at any inputs without a factorisation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+from gpflow.inducing_variables import InducingVariables
+from gpflow.kernels import Kernel
+
+from keras_odgp.covariances import DiagonalCovariance
+from keras_odgp.orthogonal.gram import Covariance, Cross, Gram, cross, latents
+from keras_odgp.orthogonal.marginals import apply, root, schur, solve_means, weigh
+from keras_odgp.orthogonal.variational import Variational
+
+
+class Factors(NamedTuple):
+    """What predictions need of a posterior, with an optional leading axis L for outputs with kernels of their own.
+
+    Attributes:
+        Lu: Factor of the covariance of base features, `[M, M]`, diagonal for harmonics.
+        sqrt: Whitened root of q(u), `[P, M, M]`.
+        alpha: Weights of Kuf in the mean, `[M, P]`.
+        B: Lu^-1 Kuv, `[M, K]`.
+        Lv: Factor of the covariance of orthogonal features given the base, `[K, K]`.
+        orthogonal_sqrt: Whitened root of q(v'), `[P, K, K]`.
+        orthogonal_alpha: Weights of Kvf in the mean, `[K, P]`.
+
+    What a posterior does not have is None.
+    """
+
+    Lu: Covariance
+    sqrt: tf.Tensor
+    alpha: tf.Tensor
+    B: tf.Tensor | None = None
+    Lv: Covariance | None = None
+    orthogonal_sqrt: tf.Tensor | None = None
+    orthogonal_alpha: tf.Tensor | None = None
+
+
+def factorise(G: Gram, q: Variational, *, whiten: bool, name: str = "") -> Factors:
+    """The factors of a posterior."""
+    Lu = root(G.Kuu, name=f"Kuu{name}")
+    mu, sqrt = (q.mu, q.sqrt) if whiten else (solve_means(Lu, q.mu), _solve(Lu, q.sqrt))
+    if G.Kvv is None:
+        return Factors(Lu, sqrt, solve_means(Lu, mu, adjoint=True))
+    B = None if G.Kvu is None else _solve(Lu, tf.linalg.matrix_transpose(G.Kvu))
+    Svv, reference = schur(G, B)
+    Lv = root(Svv, reference=reference, name=f"Svv{name}")
+    orthogonal_mu = q.orthogonal_mu if whiten else solve_means(Lv, q.orthogonal_mu)
+    orthogonal_sqrt = q.orthogonal_sqrt
+    if not whiten and orthogonal_sqrt is not None:
+        orthogonal_sqrt = _solve(Lv, orthogonal_sqrt)
+    orthogonal_alpha = solve_means(Lv, orthogonal_mu, adjoint=True)
+    if B is not None:
+        mu -= apply(B, orthogonal_alpha)
+    alpha = solve_means(Lu, mu, adjoint=True)
+    return Factors(Lu, sqrt, alpha, B, Lv, orthogonal_sqrt, orthogonal_alpha)
+
+
+def whitened_covariances(F: Factors, C: Cross) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """A = Lu^-1 Kuf and E = Lv^-1 (Kvf - B^T A), shapes `[(L,) M, N]` and `[(L,) K, N]`."""
+    A = _solve(F.Lu, C.Kuf)
+    if F.Lv is None:
+        return A, None
+    Svf = C.Kvf if F.B is None else C.Kvf - tf.matmul(F.B, A, transpose_a=True)
+    return A, _solve(F.Lv, Svf)
+
+
+def predict(
+    F: Factors,
+    X: tf.Tensor,
+    kernel: Kernel,
+    base: InducingVariables,
+    orthogonal: InducingVariables | None,
+    *,
+    full_cov: bool,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Means `[S, N, L]` and variances `[S, N, L]`, or covariances `[S, L, N, N]`, of latent functions at inputs `[S, N, D]`."""
+    shape = tf.shape(X)
+    C = cross(kernel, base, orthogonal, tf.reshape(X, [-1, X.shape[-1]]))
+    mean = weigh(C.Kuf, F.alpha)
+    if C.Kvf is not None:
+        mean += weigh(C.Kvf, F.orthogonal_alpha)
+    mean = tf.reshape(mean, [shape[0], shape[1], mean.shape[-1]])
+    A, E = whitened_covariances(F, C)
+    parts = [(A, F.sqrt)]
+    if F.orthogonal_sqrt is not None:  # with the covariance of the prior, the terms of E cancel
+        parts.append((E, F.orthogonal_sqrt))
+    if not full_cov:
+        variance = C.kff if len(C.kff.shape) == 2 else C.kff[None, :]  # [1 or L, S N]
+        for whitened, sqrt in parts:
+            T = tf.matmul(sqrt, whitened, transpose_a=True)
+            variance += tf.reduce_sum(tf.square(T), axis=-2) - tf.reduce_sum(tf.square(whitened), axis=-2)
+        return mean, tf.reshape(tf.transpose(variance), tf.shape(mean))
+    covariance = tf.stack([latent_kernel(X) for latent_kernel, *_ in latents(kernel, base, orthogonal)])  # [1 or L, S, N, N]
+    for whitened, sqrt in parts:
+        rows = tf.reshape(whitened, tf.concat([tf.shape(whitened)[:-1], shape[:2]], axis=0))  # [(L,) M, S, N]
+        rows = tf.einsum("...msn->...smn", rows)
+        T = tf.matmul(sqrt[:, None], rows, transpose_a=True)  # [L, S, M, N]
+        covariance += tf.matmul(T, T, transpose_a=True) - tf.matmul(rows, rows, transpose_a=True)
+    return mean, tf.transpose(covariance, [1, 0, 2, 3])
+
+
+def _solve(L: Covariance, Z: tf.Tensor) -> tf.Tensor:
+    """L^-1 Z for L `[M, M]` or `[L, M, M]` and Z `[M, n]` or `[L, M, n]`."""
+    if isinstance(L, DiagonalCovariance):
+        return Z / L.diag[..., None]
+    if len(Z.shape) > len(L.shape):  # one factor for all outputs: stack them instead of repeating the factor
+        num, size, width = Z.shape
+        stacked = tf.reshape(tf.transpose(Z, [1, 0, 2]), [size, num * width])
+        return tf.transpose(tf.reshape(tf.linalg.triangular_solve(L, stacked), [size, num, width]), [1, 0, 2])
+    return tf.linalg.triangular_solve(L, Z)

@@ -3,10 +3,13 @@
 from keras_odgp import (
     _backend,  # noqa: F401  (first: refuses Keras backends other than TensorFlow)
     covariances,
+    gpflow_models,
     inducing,
     kernels,
+    numerics,
+    orthogonal,
     spherical,
 )
 from keras_odgp._version import __version__
 
-__all__ = ["__version__", "covariances", "inducing", "kernels", "numerics", "orthogonal", "spherical"]
+__all__ = ["__version__", "covariances", "gpflow_models", "inducing", "kernels", "numerics", "orthogonal", "spherical"]

@@ -9,7 +9,7 @@ from gpflow.kernels import Kernel
 
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
-from keras_odgp.orthogonal.gram import latents
+from keras_odgp.orthogonal.gram import latents, num_features
 from keras_odgp.spherical import num_harmonics
 
 OnSphere = (ActivationFeatures, SphericalHarmonics)
@@ -35,7 +35,7 @@ def _check_pair(
     def count(chosen: set[int]) -> int:
         return sum(num_harmonics(dimension, level) for level in chosen)
 
-    num_base, num_orthogonal = int(base.num_inducing), int(orthogonal.num_inducing)
+    num_base, num_orthogonal = num_features(base), num_features(orthogonal)
     shared = base_levels & levels
     used = min(num_base, count(base_levels)) if shared else 0
     room = min(count(levels), count(base_levels | levels) - used) if shared else count(levels)

@@ -7,7 +7,7 @@ all latent processes are stacked along a leading axis L.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import gpflow
 import tensorflow as tf
@@ -19,7 +19,7 @@ from keras_odgp.covariances import DiagonalCovariance, Kvu, shared_levels
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 
-Covariance = tf.Tensor | DiagonalCovariance
+Covariance: TypeAlias = Any  # a tensor or a DiagonalCovariance
 Latent = tuple[Kernel, InducingVariables, InducingVariables | None]
 
 
@@ -66,6 +66,14 @@ def latents(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariabl
 
 def _feature_sets(features: InducingVariables) -> tuple[InducingVariables, ...]:
     return tuple(features.inducing_variables) if isinstance(features, MultioutputInducingVariables) else (features,)
+
+
+def num_features(features: InducingVariables) -> int:
+    """Number of features of a set (of each, for sets that differ between outputs), known without evaluating anything."""
+    sizes = {part.shape[0] for part in _feature_sets(features)}
+    if len(sizes) != 1:
+        raise ValueError(f"Expected equally many inducing variables for every output. Got {sorted(sizes)}.")
+    return int(sizes.pop())
 
 
 def mixing(kernel: Kernel) -> tf.Tensor | None:

@@ -126,9 +126,7 @@ class OrthogonalPosterior(AbstractPosterior):
         return self._predict(Factors(**entries), Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
     @inherit_check_shapes
-    def _conditional_fused(
-        self, Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _conditional_fused(self, Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         if full_cov:
             return self._predict(self.factors(), Xnew, full_cov=True, full_output_cov=full_output_cov)
@@ -138,9 +136,7 @@ class OrthogonalPosterior(AbstractPosterior):
         mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
         return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
 
-    def _predict(
-        self, F: Factors, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _predict(self, F: Factors, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         batch = tf.shape(Xnew)[:-2]
         flat = tf.reshape(Xnew, tf.concat([[-1], tf.shape(Xnew)[-2:]], axis=0))
@@ -149,9 +145,7 @@ class OrthogonalPosterior(AbstractPosterior):
         mean, covariance = (tf.reshape(part, tf.concat([batch, tf.shape(part)[1:]], axis=0)) for part in results)
         return self._mix(mean, covariance, full_cov=full_cov, full_output_cov=full_output_cov)
 
-    def _mix(
-        self, mean: tf.Tensor, covariance: tf.Tensor, *, full_cov: bool, full_output_cov: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _mix(self, mean: tf.Tensor, covariance: tf.Tensor, *, full_cov: bool, full_output_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """From latent functions to outputs, in the shapes of GPflow.
 
         The covariance comes as `[..., N, L]`, or `[..., L, N, N]` if `full_cov`, and leaves as

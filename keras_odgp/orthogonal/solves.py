@@ -10,6 +10,7 @@ lower blocks of $X$ have to be computed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def block_bounds(size: int) -> list[tuple[int, int]]:
     """Cuts `range(size)` into blocks. Triangles are treated block by block: with four, at 5/8 of the cost of the full square."""
     num_blocks = BLOCKS if size >= SMALLEST_BLOCKED else 1
     bounds = [size * i // num_blocks for i in range(num_blocks + 1)]
-    return list(zip(bounds[:-1], bounds[1:]))
+    return list(itertools.pairwise(bounds))
 
 
 def solve(

@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from keras_odgp.orthogonal.gram import num_features
+
 OrthogonalCovariance = Literal["full", "prior"]
 
 
@@ -62,7 +64,7 @@ def check_shapes_of(q: Any, features: Any, *, num_outputs: int, prefix: str) -> 
         prefix: Put before `q_mu` and `q_sqrt` in the message.
     """
     mu, sqrt = q
-    size = int(features.num_inducing)
+    size = num_features(features)
     expected = {f"{prefix}q_mu": (mu, (size, num_outputs)), f"{prefix}q_sqrt": (sqrt, (num_outputs, size, size))}
     for name, (value, shape) in expected.items():
         if value is not None and tuple(value.shape) != shape:

@@ -1,0 +1,113 @@
+"""Cost of a training step: the orthogonally decoupled model against GPflow's SVGP with as many, and with half as many, inducing points.
+
+Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, Matérn-5/2 kernel with ARD on 8 inputs, Gaussian
+likelihood, no optimiser. Times of the models alternate in one process; each number of threads has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.timing import describe_machine, median_seconds
+from keras_odgp.gpflow_models import OrthogonalSVGP
+from keras_odgp.numerics import float_context
+
+SEED = 0
+NUM_DATA, NUM_INPUTS = 1024, 8
+
+
+def compiled_step(model: Any, data: tuple[tf.Tensor, tf.Tensor]) -> Callable[[], Any]:
+    """The loss and its gradient, as one graph function."""
+    variables = model.trainable_variables
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.training_loss(data)
+        return loss, tape.gradient(loss, variables)
+
+    return step
+
+
+def step_times(size: int, num_outputs: int, dtype: Any, rounds: int) -> dict[str, float]:
+    """Median seconds of a step of the three models, with M = K = `size`."""
+    rng = np.random.default_rng(SEED)
+    with float_context(dtype):
+        X = tf.constant(rng.normal(size=(NUM_DATA, NUM_INPUTS)), dtype)
+        Y = tf.constant(rng.normal(size=(NUM_DATA, num_outputs)), dtype)
+        Z = rng.normal(size=(2 * size, NUM_INPUTS))
+
+        def kernel() -> gpflow.kernels.Kernel:
+            return gpflow.kernels.Matern52(lengthscales=np.full(NUM_INPUTS, 2.0))
+
+        settings = {"num_latent_gps": num_outputs, "num_data": 10 * NUM_DATA}
+        models = {
+            "orthogonal(M, K)": OrthogonalSVGP(kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), Z[size:].copy(), **settings),
+            "SVGP(M + K)": gpflow.models.SVGP(kernel(), gpflow.likelihoods.Gaussian(), Z.copy(), **settings),
+            "SVGP(M)": gpflow.models.SVGP(kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), **settings),
+        }
+        cases = {name: compiled_step(model, (X, Y)) for name, model in models.items()}
+        return median_seconds(cases, rounds=rounds, description=f"M=K={size} P={num_outputs}")
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows for the number of threads that TensorFlow was given."""
+    tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(arguments.threads)
+    rows = []
+    for dtype in arguments.dtypes:
+        for size in arguments.sizes:
+            for num_outputs in arguments.outputs:
+                times = step_times(size, num_outputs, dtype, arguments.rounds)
+                rows.append({"dtype": dtype, "size": size, "outputs": num_outputs, "times": times})
+    return rows
+
+
+def report(rows_by_threads: dict[int, list[dict[str, Any]]]) -> None:
+    """Prints the tables."""
+    for threads, rows in rows_by_threads.items():
+        print(f"\n{threads} thread{'s' if threads > 1 else ''}, N = {NUM_DATA}, forward + backward")
+        print(f"{'dtype':9}{'M = K':>6}{'P':>4}{'orthogonal ms':>15}{'/ SVGP(M+K)':>13}{'/ SVGP(M)':>11}{'SVGP(M+K)/SVGP(M)':>19}")
+        for row in rows:
+            ours, both, half = (row["times"][key] for key in ("orthogonal(M, K)", "SVGP(M + K)", "SVGP(M)"))
+            print(
+                f"{row['dtype']:9}{row['size']:6}{row['outputs']:4}{1e3 * ours:15.1f}{ours / both:13.2f}{ours / half:11.2f}{both / half:19.2f}"
+            )
+    if {1, 2} <= rows_by_threads.keys():
+        print("\nSpeed-up from one thread to two")
+        for one, two in zip(rows_by_threads[1], rows_by_threads[2]):
+            gains = ", ".join(f"{key} {one['times'][key] / two['times'][key]:.2f}" for key in one["times"])
+            print(f"{one['dtype']:9}{one['size']:6}{one['outputs']:4}   {gains}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of the alternating measurement")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512], help="values of M = K")
+    parser.add_argument("--outputs", type=int, nargs="+", default=[1, 8], help="values of P")
+    parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
+    parser.add_argument("--threads", type=int, default=0, help="measure with this many threads only, and print JSON")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        print(json.dumps(measure(arguments)))
+        return
+    print(describe_machine(), f"seed {SEED}", sep="; ")
+    rows = {}
+    for threads in (1, 2):
+        command = [sys.executable, "-m", "benchmarks.step", *sys.argv[1:], "--threads", str(threads)]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        rows[threads] = json.loads(output.splitlines()[-1])
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()

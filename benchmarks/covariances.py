@@ -1,7 +1,8 @@
-"""Cost of the covariances: activation features against a matrix product, Matérn-5/2 and plain powers; harmonics against a package.
+"""Cost of the covariances: activation features against a matrix product, Matérn-5/2 and plain powers; harmonics
+against a package.
 
-Run with `python -m benchmarks.covariances`. Prints forward and forward + backward times, and their ratios to GPflow's Matérn-5/2, all
-measured alternately in one process.
+Run with `python -m benchmarks.covariances`. Prints forward and forward + backward times, and their ratios to GPflow's
+Matérn-5/2, all measured alternately in one process.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def run_kuf(dtype: Any, sizes: dict[str, int], rounds: int) -> None:
     cases = kuf_cases(dtype, sizes["M"], sizes["N"], sizes["D"], sizes["L"])
     name = np.dtype(dtype).name
     forward = median_seconds(
-        {key: tf.function(function) for key, (function, _) in cases.items()}, rounds=rounds, description=f"{name} forward"
+        {key: tf.function(function) for key, (function, _) in cases.items()},
+        rounds=rounds,
+        description=f"{name} forward",
     )
     both = median_seconds(
         {key: compiled_gradient(function, variables, upstream) for key, (function, variables) in cases.items()},
@@ -92,20 +95,22 @@ def run_harmonics(num_data: int, dimension: int, num_levels: int, rounds: int) -
     """Prints our harmonics against the package spherical-harmonics-basis, where that is installed."""
     try:
         importlib.import_module("spherical_harmonics.tensorflow")
-        from spherical_harmonics import SphericalHarmonics as FundamentalSystem
+        fundamental_system = importlib.import_module("spherical_harmonics").SphericalHarmonics
     except ImportError:
         print("\nspherical-harmonics-basis is not installed (extra 'benchmarks'): its comparison is left out.")
         return
     x = np.random.default_rng(SEED).normal(size=(num_data, dimension))
     x = tf.Variable(x / np.linalg.norm(x, axis=1, keepdims=True))
-    package = FundamentalSystem(dimension, num_levels)
+    package = fundamental_system(dimension, num_levels)
     upstream = tf.ones((len(package), num_data), tf.float64)
     cases = {
         "descent (ours)": compiled_gradient(lambda: spherical_harmonics(x, num_levels), [x], upstream),
         "fundamental system": compiled_gradient(lambda: tf.transpose(package(x)), [x], upstream),
     }
     times = median_seconds(cases, rounds=rounds, description="harmonics")
-    print(f"\nHarmonics, float64, N={num_data}, d={dimension}, L={num_levels}, {len(package)} of them, forward+backward")
+    print(
+        f"\nHarmonics, float64, N={num_data}, d={dimension}, L={num_levels}, {len(package)} of them, forward+backward"
+    )
     for key, seconds in times.items():
         print(f"{key:22}{1e3 * seconds:12.2f} ms{seconds / times['fundamental system']:8.2f}")
 

@@ -1,7 +1,9 @@
-"""Cost of a training step: the orthogonally decoupled model against GPflow's SVGP with as many, and with half as many, inducing points.
+"""Cost of a training step: the orthogonally decoupled model against GPflow's SVGP with as many, and with half as
+many, inducing points.
 
-Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, Matérn-5/2 kernel with ARD on 8 inputs, Gaussian
-likelihood, no optimiser. Times of the models alternate in one process; each number of threads has a process of its own.
+Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, Matérn-5/2 kernel with
+ARD on 8 inputs, Gaussian likelihood, no optimiser. Times of the models alternate in one process; each number of
+threads has a process of its own.
 """
 
 from __future__ import annotations
@@ -49,9 +51,11 @@ def step_times(size: int, num_outputs: int, dtype: Any, rounds: int) -> dict[str
         def kernel() -> gpflow.kernels.Kernel:
             return gpflow.kernels.Matern52(lengthscales=np.full(NUM_INPUTS, 2.0))
 
-        settings = {"num_latent_gps": num_outputs, "num_data": 10 * NUM_DATA}
+        settings: dict[str, Any] = {"num_latent_gps": num_outputs, "num_data": 10 * NUM_DATA}
         models = {
-            "orthogonal(M, K)": OrthogonalSVGP(kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), Z[size:].copy(), **settings),
+            "orthogonal(M, K)": OrthogonalSVGP(
+                kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), Z[size:].copy(), **settings
+            ),
             "SVGP(M + K)": gpflow.models.SVGP(kernel(), gpflow.likelihoods.Gaussian(), Z.copy(), **settings),
             "SVGP(M)": gpflow.models.SVGP(kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), **settings),
         }
@@ -76,12 +80,13 @@ def report(rows_by_threads: dict[int, list[dict[str, Any]]]) -> None:
     """Prints the tables."""
     for threads, rows in rows_by_threads.items():
         print(f"\n{threads} thread{'s' if threads > 1 else ''}, N = {NUM_DATA}, forward + backward")
-        print(f"{'dtype':9}{'M = K':>6}{'P':>4}{'orthogonal ms':>15}{'/ SVGP(M+K)':>13}{'/ SVGP(M)':>11}{'SVGP(M+K)/SVGP(M)':>19}")
+        print(
+            f"{'dtype':9}{'M = K':>6}{'P':>4}{'orthogonal ms':>15}{'/ SVGP(M+K)':>13}{'/ SVGP(M)':>11}{'SVGP(M+K)/SVGP(M)':>19}"
+        )
         for row in rows:
             ours, both, half = (row["times"][key] for key in ("orthogonal(M, K)", "SVGP(M + K)", "SVGP(M)"))
-            print(
-                f"{row['dtype']:9}{row['size']:6}{row['outputs']:4}{1e3 * ours:15.1f}{ours / both:13.2f}{ours / half:11.2f}{both / half:19.2f}"
-            )
+            print(f"{row['dtype']:9}{row['size']:6}{row['outputs']:4}{1e3 * ours:19.1f}", end="")
+            print("".join(f"{ratio:19.2f}" for ratio in (ours / both, ours / half, both / half)))
     if {1, 2} <= rows_by_threads.keys():
         print("\nSpeed-up from one thread to two")
         for one, two in zip(rows_by_threads[1], rows_by_threads[2]):

@@ -13,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+tf.get_logger().setLevel("ERROR")  # that each case is a function of its own is meant
+
 
 def median_seconds(cases: Mapping[str, Callable[[], Any]], *, rounds: int, description: str) -> dict[str, float]:
     """Median time of each case over `rounds` rounds; every round runs every case once, in turn."""
@@ -28,7 +30,9 @@ def median_seconds(cases: Mapping[str, Callable[[], Any]], *, rounds: int, descr
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
-def compiled_gradient(function: Callable[[], tf.Tensor], variables: Sequence[tf.Variable], upstream: tf.Tensor) -> Callable[[], Any]:
+def compiled_gradient(
+    function: Callable[[], tf.Tensor], variables: Sequence[tf.Variable], upstream: tf.Tensor
+) -> Callable[[], Any]:
     """A graph function that evaluates `function` and its vector-Jacobian product with `upstream`."""
 
     @tf.function

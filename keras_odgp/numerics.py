@@ -1,4 +1,6 @@
-"""Numerical care in one place: jitter, a Cholesky factorisation that does not fail silently, the variance floor, dtypes."""
+"""Numerical care in one place: jitter, a Cholesky factorisation that does not fail silently, the variance floor,
+dtypes.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,9 @@ def _default_jitter(dtype: tf.DType) -> float:
 def add_jitter(K: tf.Tensor) -> tf.Tensor:
     """Raises each diagonal entry by its share of the relative jitter.
 
-    Relative to the entry, not to the mean of the diagonal: then the scale of a single feature (the norm of a weight vector, the level of
-    a harmonic) changes nothing, and a feature of small variance is not drowned in the jitter of a large one. It equals independent noise
-    on the features, so explained variance can only shrink.
+    Relative to the entry, not to the mean of the diagonal: then the scale of a single feature (the norm of a weight
+    vector, the level of a harmonic) changes nothing, and a feature of small variance is not drowned in the jitter of
+    a large one. It equals independent noise on the features, so explained variance can only shrink.
     """
     diagonal = tf.linalg.diag_part(K)
     return tf.linalg.set_diag(K, diagonal * (1.0 + relative_jitter(K.dtype)))
@@ -77,7 +79,9 @@ def cholesky(K: tf.Tensor, *, reference: tf.Tensor | None = None, name: str = "K
     @tf.custom_gradient
     def factorise(K: tf.Tensor) -> tuple[tf.Tensor, Any]:
         L = factor(K, reference=reference, name=name)
-        return L, lambda upstream: cholesky_gradient(L, tf.matmul(L, tf.linalg.band_part(upstream, -1, 0), transpose_a=True))
+        return L, lambda upstream: cholesky_gradient(
+            L, tf.matmul(L, tf.linalg.band_part(upstream, -1, 0), transpose_a=True)
+        )
 
     return factorise(K)
 
@@ -108,7 +112,8 @@ def factor(K: tf.Tensor, *, reference: tf.Tensor | None, name: str) -> tf.Tensor
     start = (tf.constant(first, K.dtype), tf.linalg.cholesky(K))
     _, L = tf.while_loop(lambda jitter, L: failed(L) & (jitter <= LARGEST_JITTER), retry, start)
     message = (
-        f"The Cholesky factorisation of {name} failed: the matrix has NaN or is not positive definite, even with a relative jitter of "
+        f"The Cholesky factorisation of {name} failed: the matrix has NaN or is not positive definite, even with a "
+        f"relative jitter of "
         f"{LARGEST_JITTER}. Look for NaN in inputs or parameters, standardise the inputs, or lower the learning rate."
     )
     with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(failed(L)), [message])]):

@@ -1,7 +1,8 @@
 """Which parts of a kernel can features reach? Fourier spectra of kernels and of activations, level by level.
 
-A feature made of an activation can explain the part of a zonal kernel that lies in the levels which the activation has too. This script
-draws the square roots of the kernel's Fourier coefficients against those of the activation, for two kernels and two activations.
+A feature made of an activation can explain the part of a zonal kernel that lies in the levels which the activation
+has too. This script draws the square roots of the kernel's Fourier coefficients against those of the activation, for
+two kernels and two activations.
 
 Run with `python tutorials/fourier_spectra.py`.
 """
@@ -36,8 +37,15 @@ def draw_pair(axes: plt.Axes, kernel: ZonalKernel, kernel_name: str, activation_
     missing = LEVELS[(root > 0) & (feature == 0)]
     floor = 0.02 * min(values[values > 0].min() for values, *_ in series)
     if len(missing):
-        axes.semilogy(missing, np.full(len(missing), floor), "x", color=FEATURE_COLOUR, label=f"no {activation_name} at this level")
+        axes.semilogy(
+            missing,
+            np.full(len(missing), floor),
+            "x",
+            color=FEATURE_COLOUR,
+            label=f"no {activation_name} at this level",
+        )
     axes.set_title(f"{kernel_name} kernel, {activation_name} features", fontsize=10)
+    axes.set_xlim(0, LEVELS[-1] + 1)
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 0.09))
     axes.grid(alpha=0.25)
 

@@ -12,8 +12,8 @@ from check_shapes import register_get_shape
 class DiagonalCovariance(tf.linalg.LinearOperatorDiag):
     """Diagonal covariance matrix: a `LinearOperatorDiag` that turns dense only where a tensor is asked for.
 
-    Code that knows it reads `diag` and never builds the matrix; GPflow's own models, which do not know it, get the dense tensor by
-    TensorFlow's usual conversion.
+    Code that knows it reads `diag` and never builds the matrix; GPflow's own models, which do not know it, get the
+    dense tensor by TensorFlow's usual conversion.
 
     Args:
         diag: The diagonal, shape `[M]`, positive.

@@ -22,7 +22,8 @@ def Kuf_activations(feature: ActivationFeatures, kernel: ZonalKernel, X: tf.Tens
     expected = feature.weights.shape[1] - 1
     if X.shape[-1] not in (expected, None):
         raise ValueError(
-            f"ActivationFeatures has weights of shape {tuple(feature.weights.shape)}, which fit {expected} inputs (weights and a bias). "
+            f"ActivationFeatures has weights of shape {tuple(feature.weights.shape)}, which fit {expected} inputs "
+            f"(weights and a bias). "
             f"Got X with {X.shape[-1]} columns: give weights of shape [M, {X.shape[-1] + 1}]."
         )
     directions, norms = feature.project(kernel)
@@ -39,16 +40,21 @@ def Kuf_activations(feature: ActivationFeatures, kernel: ZonalKernel, X: tf.Tens
 def Kuf_harmonics(feature: SphericalHarmonics, kernel: ZonalKernel, X: tf.Tensor) -> tf.Tensor:
     feature.check_kernel(kernel)
     inputs, radial = kernel.project(kernel.slice(tf.convert_to_tensor(X), None)[0])
+    if inputs.shape[-1] is None:
+        inputs = tf.ensure_shape(inputs, [*inputs.shape[:-1], feature.dimension])
     if inputs.shape[-1] != feature.dimension:
         raise ValueError(
-            f"SphericalHarmonics has dimension {feature.dimension}, which fits {feature.dimension - 1} inputs and a bias. "
+            f"SphericalHarmonics has dimension {feature.dimension}, which fits {feature.dimension - 1} inputs and a "
+            f"bias. "
             f"Got X with {inputs.shape[-1] - 1} (active) columns: give dimension {inputs.shape[-1]}."
         )
     return radial * spherical_harmonics(inputs, feature.levels)
 
 
 @Kuf.register((ActivationFeatures, SphericalHarmonics), gpflow.kernels.Kernel, object)
-def Kuf_needs_zonal(feature: gpflow.inducing_variables.InducingVariables, kernel: gpflow.kernels.Kernel, X: tf.Tensor) -> NoReturn:
+def Kuf_needs_zonal(
+    feature: gpflow.inducing_variables.InducingVariables, kernel: gpflow.kernels.Kernel, X: tf.Tensor
+) -> NoReturn:
     raise_needs_zonal(feature, kernel)
 
 
@@ -56,5 +62,6 @@ def raise_needs_zonal(feature: gpflow.inducing_variables.InducingVariables, kern
     """Raises: features on the sphere were given with a kernel that is none on the sphere."""
     raise TypeError(
         f"{type(feature).__name__} needs a zonal kernel (keras_odgp.kernels.ArcCosine, Matern12, Matern32, Matern52 or "
-        f"SquaredExponential). Got {type(kernel).__module__}.{type(kernel).__name__}: use one of those, or inducing points."
+        f"SquaredExponential). Got {type(kernel).__module__}.{type(kernel).__name__}: use one of those, or inducing "
+        f"points."
     )

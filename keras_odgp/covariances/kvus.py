@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import gpflow
 import numpy as np
 import tensorflow as tf
@@ -10,6 +12,7 @@ from gpflow.covariances import Kuf
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.utilities import Dispatcher
 
+from keras_odgp.covariances.kufs import raise_needs_zonal
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 from keras_odgp.kernels.zonal import scale_outer
@@ -38,36 +41,48 @@ def Kvu_any_points(orthogonal: InducingVariables, base: InducingPoints, kernel: 
 
 @Kvu.register(ActivationFeatures, ActivationFeatures, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_activations_activations(orthogonal: ActivationFeatures, base: ActivationFeatures, kernel: ZonalKernel) -> tf.Tensor:
+def Kvu_activations_activations(
+    orthogonal: ActivationFeatures, base: ActivationFeatures, kernel: ZonalKernel
+) -> tf.Tensor:
     directions_v, norms_v = orthogonal.project(kernel)
     directions_u, norms_u = base.project(kernel)
     dimension = _common_dimension(directions_v.shape[1], directions_u.shape[1])
     levels = shared_levels(orthogonal, base, kernel)
-    weights = _over_kernel(orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension), levels, dimension, kernel)
     cosines = tf.matmul(directions_v, directions_u, transpose_b=True)
+    if not levels:
+        return tf.zeros_like(cosines)
     if orthogonal is base:
         cosines = tf.linalg.set_diag(cosines, tf.ones_like(norms_u))
-    values = zonal_series(cosines, weights, levels=levels, dimension=dimension)
+    products = orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension)
+    values = zonal_series(
+        cosines, _over_kernel(products, levels, dimension, kernel), levels=levels, dimension=dimension
+    )
     return scale_outer(values, norms_v / kernel.variance, norms_u)
 
 
 @Kvu.register(SphericalHarmonics, ActivationFeatures, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_harmonics_activations(orthogonal: SphericalHarmonics, base: ActivationFeatures, kernel: ZonalKernel) -> tf.Tensor:
+def Kvu_harmonics_activations(
+    orthogonal: SphericalHarmonics, base: ActivationFeatures, kernel: ZonalKernel
+) -> tf.Tensor:
     orthogonal.check_kernel(kernel)
     directions, norms = base.project(kernel)
     _common_dimension(orthogonal.dimension, directions.shape[1])
     shared = shared_levels(orthogonal, base, kernel)
     sigma = np.zeros(len(orthogonal.levels))
     sigma[[level in shared for level in orthogonal.levels]] = base.coefficients(shared, orthogonal.dimension)
-    ratios = tf.cast(_over_kernel(sigma, orthogonal.levels, orthogonal.dimension, kernel), norms.dtype) / kernel.variance
+    ratios = (
+        tf.cast(_over_kernel(sigma, orthogonal.levels, orthogonal.dimension, kernel), norms.dtype) / kernel.variance
+    )
     values = spherical_harmonics(directions, orthogonal.levels)
     return scale_outer(values, tf.repeat(ratios, orthogonal.num_harmonics_per_level), norms)
 
 
 @Kvu.register(ActivationFeatures, SphericalHarmonics, ZonalKernel)
 @check_shapes("return: [K, M]")
-def Kvu_activations_harmonics(orthogonal: ActivationFeatures, base: SphericalHarmonics, kernel: ZonalKernel) -> tf.Tensor:
+def Kvu_activations_harmonics(
+    orthogonal: ActivationFeatures, base: SphericalHarmonics, kernel: ZonalKernel
+) -> tf.Tensor:
     return tf.transpose(Kvu_harmonics_activations(base, orthogonal, kernel))
 
 
@@ -78,6 +93,11 @@ def Kvu_harmonics_harmonics(orthogonal: SphericalHarmonics, base: SphericalHarmo
     _common_dimension(orthogonal.dimension, base.dimension)
     diagonal = gpflow.covariances.Kuu(orthogonal, kernel).diag
     return diagonal[:, None] * tf.constant(_same_harmonic(orthogonal, base), diagonal.dtype)
+
+
+@Kvu.register((ActivationFeatures, SphericalHarmonics), (ActivationFeatures, SphericalHarmonics), gpflow.kernels.Kernel)
+def Kvu_needs_zonal(orthogonal: InducingVariables, base: InducingVariables, kernel: gpflow.kernels.Kernel) -> NoReturn:
+    raise_needs_zonal(orthogonal, kernel)
 
 
 def shared_levels(
@@ -94,7 +114,8 @@ def shared_levels(
 def _common_dimension(orthogonal: int, base: int) -> int:
     if orthogonal != base:
         raise ValueError(
-            f"Expected both sets of features to live on the same sphere. Got {orthogonal - 1} inputs for the orthogonal features "
+            f"Expected both sets of features to live on the same sphere. Got {orthogonal - 1} inputs for the "
+            f"orthogonal features "
             f"and {base - 1} for the base features."
         )
     return base

@@ -9,7 +9,8 @@ from keras_odgp.kernels import ZonalKernel
 
 
 def points_from_data(X: np.ndarray, num: int, *, seed: int = 0) -> np.ndarray:
-    """Inducing points at the centres of k-means, shape `[num, D]`; all distinct rows, and noise copies of them, if there are fewer.
+    """Inducing points at the centres of k-means, shape `[num, D]`; all distinct rows, and noise copies of them, if
+    there are fewer.
 
     Args:
         X: Inputs, shape `[N, D]`.
@@ -31,7 +32,9 @@ def points_from_data(X: np.ndarray, num: int, *, seed: int = 0) -> np.ndarray:
 
 
 def directions_from_data(X: np.ndarray, num: int, kernel: ZonalKernel, *, seed: int = 0) -> np.ndarray:
-    """Weights of units that point at k-means centres of the data, in the space that the kernel scales, shape `[num, D + 1]`."""
+    """Weights of units that point at k-means centres of the data, in the space that the kernel scales, shape `[num, D
+    + 1]`.
+    """
     centres = points_from_data(X, num, seed=seed)
     scaled = centres * np.sqrt(kernel.weight_variances.numpy())
     return np.concatenate([scaled, np.full((num, 1), np.sqrt(kernel.bias_variance.numpy()))], axis=1)

@@ -1,4 +1,6 @@
-"""Training of GPflow models by L-BFGS, in two stages, with progress, and with a way back when the objective breaks down."""
+"""Training of GPflow models by L-BFGS, in two stages, with progress, and with a way back when the objective breaks
+down.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import scipy.optimize
 import tensorflow as tf
 from tqdm import tqdm
 
-VARIATIONAL = ("inducing_variable", "orthogonal_inducing_variable", "q_mu", "q_sqrt", "orthogonal_q_mu", "orthogonal_q_sqrt")
+VARIATIONAL = (
+    "inducing_variable",
+    "orthogonal_inducing_variable",
+    "q_mu",
+    "q_sqrt",
+    "orthogonal_q_mu",
+    "orthogonal_q_sqrt",
+)
 MAX_RESTARTS = 5
 
 
@@ -97,8 +106,9 @@ def fit_lbfgs(
 ) -> FitResult:
     """Fits a GPflow model by L-BFGS-B on all of its data.
 
-    First the variational parameters and the inducing inputs alone, with hyperparameters held, then everything together. When the loss or its
-    gradient becomes non-finite, the fit starts again from the best point, with a fresh approximation of the curvature.
+    First the variational parameters and the inducing inputs alone, with hyperparameters held, then everything
+    together. When the loss or its gradient becomes non-finite, the fit starts again from the best point, with a fresh
+    approximation of the curvature.
 
     Args:
         model: A model such as `OrthogonalSVGP` or `OrthogonalSGPR`; any GPflow model will do.

@@ -37,7 +37,8 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
         inducing_variable: Base features, or an array `[M, D]` of inducing points.
         orthogonal_inducing_variable: Orthogonal features, or an array `[K, D]` of points. Defaults to None.
         noise_variance: Start of the noise variance. Defaults to 1.
-        factorised: Whether q(u, v') factorises, as in `OrthogonalSVGP`. If not, the bound is that of SGPR with all features, and never lower.
+        factorised: Whether q(u, v') factorises, as in `OrthogonalSVGP`. If not, the bound is that of SGPR with all
+            features, and never lower.
         mean_function: Mean function. Defaults to zero.
 
     Example:
@@ -67,9 +68,13 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
         mean_function: gpflow.functions.MeanFunction | None = None,
     ) -> None:
         if isinstance(kernel, MultioutputKernel):
-            raise TypeError("OrthogonalSGPR shares one kernel among all outputs. Got a multi-output kernel: use OrthogonalSVGP.")
+            raise TypeError(
+                "OrthogonalSGPR shares one kernel among all outputs. Got a multi-output kernel: use OrthogonalSVGP."
+            )
         self.data = data_input_to_tensor(data)
-        super().__init__(kernel, gpflow.likelihoods.Gaussian(noise_variance), mean_function, num_latent_gps=self.data[1].shape[-1])
+        super().__init__(
+            kernel, gpflow.likelihoods.Gaussian(noise_variance), mean_function, num_latent_gps=self.data[1].shape[-1]
+        )
         self.inducing_variable = inducingpoint_wrapper(inducing_variable)
         self.orthogonal_inducing_variable = None
         if orthogonal_inducing_variable is not None:
@@ -103,7 +108,9 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
         return bound - 0.5 * num_outputs * information
 
     @inherit_check_shapes
-    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    def predict_f(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         if Xnew.shape.rank != 2:
             raise ValueError(f"Expected inputs of shape [N, D]. Got shape {tuple(Xnew.shape)}.")
@@ -143,7 +150,9 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
 
         def part(features: Any) -> tuple[tf.Tensor, tf.Tensor]:
             size = num_features(features)
-            return tf.zeros((size, 1), gpflow.config.default_float()), tf.eye(size, batch_shape=[1], dtype=gpflow.config.default_float())
+            return tf.zeros((size, 1), gpflow.config.default_float()), tf.eye(
+                size, batch_shape=[1], dtype=gpflow.config.default_float()
+            )
 
         if self.orthogonal_inducing_variable is None:
             return Variational(*part(self.inducing_variable))

@@ -24,14 +24,15 @@ from keras_odgp.orthogonal.variational import OrthogonalCovariance
 class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.ExternalDataTrainingLossMixin):
     """Sparse variational GP with base features and features orthogonal to them.
 
-    Covers SVGP (no orthogonal features), ODVGP (`orthogonal_covariance="prior"`) and SOLVE-GP (`"full"`), with inducing points,
-    activations or harmonics in either role.
+    Covers SVGP (no orthogonal features), ODVGP (`orthogonal_covariance="prior"`) and SOLVE-GP (`"full"`), with
+    inducing points, activations or harmonics in either role.
 
     Args:
         kernel: GPflow kernel; a zonal one (`keras_odgp.kernels`) for features on the sphere.
         likelihood: GPflow likelihood.
         inducing_variable: Base features, or an array `[M, D]` of inducing points.
-        orthogonal_inducing_variable: Orthogonal features, or an array `[K, D]` of points. Defaults to None: plain SVGP.
+        orthogonal_inducing_variable: Orthogonal features, or an array `[K, D]` of points. Defaults to None: plain
+            SVGP.
         mean_function: Mean function. Defaults to zero.
         num_latent_gps: Number of latent functions P. Defaults to 1.
         q_mu: Start of the mean of q(u), shape `[M, P]`. Defaults to zero.
@@ -87,7 +88,9 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
                 self.orthogonal_q_sqrt = None
         self.posterior(None)  # raises now, rather than at the first step, if something does not fit
 
-    def posterior(self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR) -> OrthogonalPosterior:
+    def posterior(
+        self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
+    ) -> OrthogonalPosterior:
         """The posterior, by default with its factors computed, for fast predictions."""
         return OrthogonalPosterior(
             self.kernel,
@@ -125,24 +128,29 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
         return tf.reduce_sum(expectations) * scale - kl
 
     @inherit_check_shapes
-    def predict_f(self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    def predict_f(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         return self.posterior(None).fused_predict_f(Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
     def set_optimal_q(self, data: Any, *, batch_size: int = 4096) -> None:
         """Sets q to its optimum for the present hyperparameters, in one pass over the data. Gaussian likelihood only.
 
         Args:
-            data: A pair (X, Y) of arrays, or an iterable of such pairs (a `tf.data.Dataset` in batches), which need never be in
-                memory as a whole.
+            data: A pair (X, Y) of arrays, or an iterable of such pairs (a `tf.data.Dataset` in batches), which need
+                never be in memory as a whole.
             batch_size: Number of rows at a time if arrays are given.
         """
         if not isinstance(self.likelihood, Gaussian):
             raise TypeError(
-                f"The optimal q has a closed form for the Gaussian likelihood only. Got {type(self.likelihood).__name__}: "
+                f"The optimal q has a closed form for the Gaussian likelihood only. Got "
+                f"{type(self.likelihood).__name__}: "
                 "use gpflow.optimizers.NaturalGradient instead."
             )
         if isinstance(self.kernel, LinearCoregionalization):
-            raise TypeError("The optimal q has no closed form under LinearCoregionalization, which mixes latent functions.")
+            raise TypeError(
+                "The optimal q has no closed form under LinearCoregionalization, which mixes latent functions."
+            )
         posterior = self.posterior(None)
         factors = posterior.factors()
         features = (self.kernel, self.inducing_variable, self.orthogonal_inducing_variable)
@@ -168,12 +176,16 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
                 parameter.assign(value)
 
 
-def _variational_parameters(features: Any, num_outputs: int, mu: Any, sqrt: Any) -> tuple[gpflow.Parameter, gpflow.Parameter]:
+def _variational_parameters(
+    features: Any, num_outputs: int, mu: Any, sqrt: Any
+) -> tuple[gpflow.Parameter, gpflow.Parameter]:
     size = num_features(features)
     mu = np.zeros((size, num_outputs)) if mu is None else mu
     sqrt = np.tile(np.eye(size), (num_outputs, 1, 1)) if sqrt is None else sqrt
     if np.ndim(sqrt) != 3 or np.shape(sqrt)[-1] != np.shape(sqrt)[-2]:
-        raise ValueError(f"Expected a root of q of shape ({num_outputs}, {size}, {size}). Got shape {tuple(np.shape(sqrt))}.")
+        raise ValueError(
+            f"Expected a root of q of shape ({num_outputs}, {size}, {size}). Got shape {tuple(np.shape(sqrt))}."
+        )
     return gpflow.Parameter(mu), gpflow.Parameter(sqrt, transform=gpflow.utilities.triangular())
 
 
@@ -183,7 +195,7 @@ def _batches(data: Any, batch_size: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]
     dtype = gpflow.config.default_float()
     batches: Iterable[Any] = data
     if is_pair:
-        X, Y = data
-        batches = ((X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, len(X), batch_size))
+        inputs, targets = data
+        batches = ((inputs[i : i + batch_size], targets[i : i + batch_size]) for i in range(0, len(inputs), batch_size))
     for X, Y in batches:
         yield tf.cast(tf.convert_to_tensor(X), dtype), tf.cast(tf.convert_to_tensor(Y), dtype)

@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
-    r"""Inducing features $\phi_m(x) = \lVert z_m \rVert^p r^p \sigma_L(\tilde z_m^\top \tilde x)$: units of a neural network.
+    r"""Inducing features $\phi_m(x) = \lVert z_m \rVert^p r^p \sigma_L(\tilde z_m^\top \tilde x)$: units of a neural
+    network.
 
-    $\sigma_L$ is the activation truncated to the levels below `num_levels` that both it and the kernel have. Need a zonal kernel
-    (`keras_odgp.kernels`).
+    $\sigma_L$ is the activation truncated to the levels below `num_levels` that both it and the kernel have. Need a
+    zonal kernel (`keras_odgp.kernels`).
 
     Args:
         weights: Weights and bias of each unit, shape `[M, D + 1]` for D inputs, the bias last. Only their
             directions matter, so no row may be zero. Trained unless frozen.
-        activation: `"relu"`, `"softplus"`, `"gelu"`, `"swish"`, `"tanh"`, `"erf"`, `"step"`, `"relu_squared"`, or a name given to
-            `keras_odgp.spherical.register_activation`. Defaults to `"softplus"`.
+        activation: `"relu"`, `"softplus"`, `"gelu"`, `"swish"`, `"tanh"`, `"erf"`, `"step"`, `"relu_squared"`, or a
+            name given to `keras_odgp.spherical.register_activation`. Defaults to `"softplus"`.
         num_levels: Number of levels L at which the activation is truncated. Defaults to 6.
-        slope: The activation is $\sigma(\text{slope}\, t)/\text{slope}$. Defaults to 1; larger values bring softplus closer to ReLU and
-            lift its higher levels.
+        slope: The activation is $\sigma(\text{slope}\, t)/\text{slope}$. Defaults to 1; larger values bring softplus
+            closer to ReLU and lift its higher levels.
         name: Name of the module.
 
     Example:
@@ -86,7 +87,9 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
         """
         columns = np.arange(self.weights.shape[1] - 1)
         dimension = len(columns if kernel is None else columns[kernel.active_dims]) + 1
-        return sum(num_harmonics(dimension, level) for level in self.active_levels(kernel))
+        levels = self.active_levels(kernel)
+        present = self.coefficients(levels, dimension) != 0.0  # the highest may have fallen below rounding
+        return sum(num_harmonics(dimension, level) for level, there in zip(levels, present) if there)
 
     def coefficients(self, levels: tuple[int, ...], dimension: int) -> np.ndarray:
         """Fourier coefficients of the activation at some levels, shape `[len(levels)]`, float64."""
@@ -94,21 +97,44 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
 
     def project(self, kernel: ZonalKernel) -> tuple[tf.Tensor, tf.Tensor]:
         """Directions of the weights, shape `[M, d]`, and the factors ||z||^p, shape `[M]`."""
-        if self.rank(kernel) < self.rank():
-            self._warn_if_above_rank(self.rank(kernel), f" under {type(kernel).__name__}, which lacks some of its levels")
+        if not self.active_levels(kernel):
+            raise ValueError(
+                f"{self.activation.name} features with num_levels={self.num_levels} have levels "
+                f"{list(self.active_levels())}, none of "
+                f"which {type(kernel).__name__} has. Use more levels, or another activation."
+            )
+        if self.rank(kernel) != self._checked_rank:
+            self._warn_if_above_rank(
+                self.rank(kernel), f" under {type(kernel).__name__} with its levels and active_dims"
+            )
         weights = tf.convert_to_tensor(self.weights)
         active, _ = kernel.slice(weights[:, :-1], None)
+        if kernel.ard and active.shape[1] != kernel.weight_variances.shape[0]:
+            raise ValueError(
+                f"ActivationFeatures has weights for {active.shape[1]} (active) inputs and a bias, but the kernel has "
+                f"{kernel.weight_variances.shape[0]} weight variances. Give weights of shape [M, D + 1]."
+            )
         active = tf.concat([active, weights[:, -1:]], axis=-1)
-        norms = tf.norm(active, axis=-1)
-        return active / norms[:, None], norms**kernel.radial_power
+        # Scaled first, so that squares neither underflow nor overflow.
+        largest = tf.reduce_max(tf.abs(active), axis=-1, keepdims=True)
+        message = (
+            "ActivationFeatures: a row of `weights` is zero in the active columns and the bias: it has no direction."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(largest > 0.0), [message])]):
+            scaled = active / largest
+        norms = tf.norm(scaled, axis=-1)
+        return scaled / norms[:, None], (largest[:, 0] * norms) ** kernel.radial_power
 
     def _warn_if_above_rank(self, rank: int, where: str) -> None:
+        self._checked_rank = rank
         num_units = self.weights.shape[0]
         if num_units is not None and num_units > rank:
             warnings.warn(
                 f"{num_units} {self.activation.name} features of {self.weights.shape[1] - 1} inputs with "
-                f"num_levels={self.num_levels} span a space of dimension R = {rank}{where}: their covariance is singular and "
-                f"{num_units - rank} of them add nothing. Use at most {rank} features, or more levels.",
+                f"num_levels={self.num_levels} span a space of dimension R = {rank}{where}: their covariance is "
+                f"singular and "
+                f"{num_units - rank} of them add nothing. Use at most {rank} "
+                f"features{'' if where else ', or more levels'}.",
                 stacklevel=3,
             )
 
@@ -127,4 +153,6 @@ def _check_weights(weights: Any) -> None:
         raise ValueError(f"{expected}, all of them finite. Got NaN or infinity in rows {rows[:10]}.")
     if (values == 0).all(axis=1).any():
         rows = np.flatnonzero((values == 0).all(axis=1)).tolist()
-        raise ValueError(f"{expected}, no row all zero, because a unit needs a direction. Got zeros in rows {rows[:10]}.")
+        raise ValueError(
+            f"{expected}, no row all zero, because a unit needs a direction. Got zeros in rows {rows[:10]}."
+        )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class SphericalHarmonics(gpflow.inducing_variables.InducingVariables):
-    r"""Inducing features $\phi(x) = r^p Y_{\ell j}(\tilde x)$, all harmonics of some levels. Nothing in them is trained.
+    r"""Inducing features $\phi(x) = r^p Y_{\ell j}(\tilde x)$, all harmonics of some levels. Nothing in them is
+    trained.
 
     Their covariance is diagonal. Need a zonal kernel (`keras_odgp.kernels`) that has all these levels.
 
@@ -64,6 +65,8 @@ class SphericalHarmonics(gpflow.inducing_variables.InducingVariables):
         if dead:
             highest = max(self.levels) + 1
             raise ValueError(
-                f"SphericalHarmonics has levels {list(self.levels)}, but the Fourier coefficients of {type(kernel).__name__} are zero "
-                f"at levels {dead}. Use levels from kernel.active_levels({highest}) = {list(kernel.active_levels(highest))}."
+                f"SphericalHarmonics has levels {list(self.levels)}, but the Fourier coefficients of "
+                f"{type(kernel).__name__} are zero "
+                f"at levels {dead}. Use levels from kernel.active_levels({highest}) = "
+                f"{list(kernel.active_levels(highest))}."
             )

@@ -49,7 +49,7 @@ class ArcCosine(ZonalKernel):
         active_dims: gpflow.kernels.base.ActiveDims | None = None,
         name: str | None = None,
     ) -> None:
-        if order not in (0, 1, 2):
+        if not isinstance(order, (int, np.integer)) or order not in (0, 1, 2):
             raise ValueError(f"Expected the `order` of an arc-cosine kernel to be 0, 1 or 2. Got: {order!r}.")
         super().__init__(
             variance,

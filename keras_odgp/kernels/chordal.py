@@ -9,7 +9,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from keras_odgp.kernels.zonal import ZonalKernel
+from keras_odgp.kernels.zonal import ZonalKernel, positive_parameter
 from keras_odgp.spherical.funk_hecke import matern_log_coefficients, squared_exponential_log_coefficients
 
 _ARGS = """
@@ -39,13 +39,15 @@ class ChordalKernel(ZonalKernel):
         active_dims: gpflow.kernels.base.ActiveDims | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(variance, weight_variances, bias_variance, radial_power=radial_power, active_dims=active_dims, name=name)
+        super().__init__(
+            variance, weight_variances, bias_variance, radial_power=radial_power, active_dims=active_dims, name=name
+        )
         if np.ndim(lengthscale) != 0:
             raise ValueError(
                 "Expected a scalar `lengthscale`: it measures the chord on the sphere. For one scale per input give "
                 f"`weight_variances` of shape [D]. Got a lengthscale of shape {np.shape(lengthscale)}."
             )
-        self.lengthscale = gpflow.Parameter(lengthscale, transform=gpflow.utilities.positive())
+        self.lengthscale = positive_parameter("lengthscale", lengthscale)
 
     @property
     def shape_at_one(self) -> float:
@@ -76,7 +78,13 @@ class _Matern(ChordalKernel):
 
 
 class Matern12(_Matern):
-    __doc__ = r"""Matérn kernel of smoothness 1/2 in the chord: $\kappa(t) = e^{-\chi/\rho}$.""" + _ARGS
+    __doc__ = (
+        r"""Matérn kernel of smoothness 1/2 in the chord: $\kappa(t) = e^{-\chi/\rho}$.
+
+    It has a cusp at t = 1, where a rounding error of the cosine becomes its square root: between inputs closer than
+    about 1e-7 (1e-3 in float32) its values are accurate to that only. Prefer float64."""
+        + _ARGS
+    )
 
     nu = 0.5
 
@@ -92,7 +100,11 @@ class Matern12(_Matern):
 
 
 class Matern32(_Matern):
-    __doc__ = r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3 \chi/\rho$.""" + _ARGS
+    __doc__ = (
+        r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3
+    \chi/\rho$."""
+        + _ARGS
+    )
 
     nu = 1.5
 
@@ -105,7 +117,11 @@ class Matern32(_Matern):
 
 
 class Matern52(_Matern):
-    __doc__ = r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5 \chi/\rho$.""" + _ARGS
+    __doc__ = (
+        r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5
+    \chi/\rho$."""
+        + _ARGS
+    )
 
     nu = 2.5
 

@@ -26,7 +26,8 @@ class ZonalKernel(gpflow.kernels.Kernel):
         variance: Variance, a positive scalar. Defaults to 1.
         weight_variances: Variances w of the weights, a positive scalar or one for each (active) input. Defaults to 1.
         bias_variance: Variance b of the bias, a positive scalar. Defaults to 1.
-        radial_power: The power p of the norms, a non-negative integer. Defaults to 1; with 0 the kernel sees directions only.
+        radial_power: The power p of the norms, a non-negative integer. Defaults to 1; with 0 the kernel sees
+            directions only.
         active_dims: Columns of the input that the kernel sees, as in GPflow. Defaults to all.
         name: Name of the module.
     """
@@ -43,11 +44,13 @@ class ZonalKernel(gpflow.kernels.Kernel):
     ) -> None:
         super().__init__(active_dims=active_dims, name=name)
         if not isinstance(radial_power, (int, np.integer)) or radial_power < 0:
-            raise ValueError(f"Expected `radial_power` to be a non-negative integer (0 or 1 as a rule). Got: {radial_power!r}.")
+            raise ValueError(
+                f"Expected `radial_power` to be a non-negative integer (0 or 1 as a rule). Got: {radial_power!r}."
+            )
         self.radial_power = int(radial_power)
-        self.variance = gpflow.Parameter(variance, transform=gpflow.utilities.positive())
-        self.weight_variances = gpflow.Parameter(weight_variances, transform=gpflow.utilities.positive())
-        self.bias_variance = gpflow.Parameter(bias_variance, transform=gpflow.utilities.positive())
+        self.variance = positive_parameter("variance", variance)
+        self.weight_variances = positive_parameter("weight_variances", weight_variances, max_rank=1)
+        self.bias_variance = positive_parameter("bias_variance", bias_variance)
         self._validate_ard_active_dims(self.weight_variances)
 
     @property
@@ -58,6 +61,12 @@ class ZonalKernel(gpflow.kernels.Kernel):
     @check_shapes("X: [batch..., N, D]", "return[0]: [batch..., N, d]", "return[1]: [batch..., N]")
     def project(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Directions on the sphere and radial factors r^p of inputs (already sliced to the active columns)."""
+        if self.ard and X.shape[-1] not in (None, self.weight_variances.shape[0]):
+            raise ValueError(
+                f"Expected inputs with {self.weight_variances.shape[0]} (active) columns, one for each of "
+                f"`weight_variances`. "
+                f"Got {X.shape[-1]} columns."
+            )
         scaled = tf.sqrt(self.weight_variances) * X
         bias = tf.sqrt(self.bias_variance) * tf.ones_like(scaled[..., :1])
         augmented = tf.concat([scaled, bias], axis=-1)
@@ -108,7 +117,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
         if X2 is None:
             cosines = tf.matmul(direction, direction, transpose_b=True)
             # Exact on the diagonal: rounding of t there would be magnified by the square root in the chord.
-            cosines = tf.linalg.set_diag(cosines, tf.ones_like(cosines[..., 0]))
+            cosines = tf.linalg.set_diag(cosines, tf.ones_like(radial))
             return self.variance * radial[..., :, None] * radial[..., None, :] * self.shape_function(cosines)
         direction2, radial2 = self.project(X2)
         cosines = outer_cosines(direction, direction2)  # [batch..., N, batch2..., N2]
@@ -155,9 +164,26 @@ class ZonalKernel(gpflow.kernels.Kernel):
         return tf.cast(scattered, self.variance.dtype)
 
 
+def positive_parameter(name: str, value: Any, max_rank: int = 0) -> gpflow.Parameter:
+    """A positive GPflow parameter of at most the given rank; an existing parameter is kept."""
+    if isinstance(value, gpflow.Parameter):
+        return value
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim > max_rank or not (np.isfinite(array).all() and (array > 0).all()):
+        kind = (
+            "a positive scalar"
+            if max_rank == 0
+            else "a positive scalar or a vector of positive numbers, one for each input"
+        )
+        raise ValueError(f"Expected `{name}` to be {kind}. Got: {value!r}.")
+    return gpflow.Parameter(value, transform=gpflow.utilities.positive())
+
+
 def outer_cosines(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Inner products of all vectors `[..., d]` of one array with all of another: shape `[*left.shape[:-1], *right.shape[:-1]]`."""
-    dimension = left.shape[-1]
+    """Inner products of all vectors `[..., d]` of one array with all of another: shape `[*left.shape[:-1],
+    *right.shape[:-1]]`.
+    """
+    dimension = tf.shape(left)[-1]
     flat = tf.matmul(tf.reshape(left, [-1, dimension]), tf.reshape(right, [-1, dimension]), transpose_b=True)
     if len(left.shape) == len(right.shape) == 2:
         return flat

@@ -1,4 +1,7 @@
-"""The orthogonally decoupled posterior: conditional, divergence from the prior, cached predictions. Knows GPflow, not Keras."""
+"""The orthogonally decoupled posterior: conditional, divergence from the prior, cached predictions.
+
+Knows GPflow, not Keras.
+"""
 
 from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
 from keras_odgp.orthogonal.marginals import Marginals, marginals

@@ -18,16 +18,22 @@ OnSphere = (ActivationFeatures, SphericalHarmonics)
 def check_orthogonal_features(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables | None) -> None:
     """Raises if the orthogonal features add nothing to the base, warns if some of them do not.
 
-    Features on the sphere span the harmonics of their levels. What the base leaves of these is all that orthogonal features of the same kind
-    can add; points are never exhausted.
+    Features on the sphere span the harmonics of their levels. What the base leaves of these is all that orthogonal
+    features of the same kind can add; points are never exhausted.
     """
     for latent_kernel, base_part, orthogonal_part in latents(kernel, base, orthogonal):
-        if isinstance(latent_kernel, ZonalKernel) and isinstance(base_part, OnSphere) and isinstance(orthogonal_part, OnSphere):
+        if (
+            isinstance(latent_kernel, ZonalKernel)
+            and isinstance(base_part, OnSphere)
+            and isinstance(orthogonal_part, OnSphere)
+        ):
             _check_pair(latent_kernel, base_part, orthogonal_part)
 
 
 def _check_pair(
-    kernel: ZonalKernel, base: ActivationFeatures | SphericalHarmonics, orthogonal: ActivationFeatures | SphericalHarmonics
+    kernel: ZonalKernel,
+    base: ActivationFeatures | SphericalHarmonics,
+    orthogonal: ActivationFeatures | SphericalHarmonics,
 ) -> None:
     dimension = orthogonal.dimension if isinstance(orthogonal, SphericalHarmonics) else orthogonal.weights.shape[1]
     base_levels, levels = _levels(base, kernel), _levels(orthogonal, kernel)
@@ -40,17 +46,23 @@ def _check_pair(
     used = min(num_base, count(base_levels)) if shared else 0
     room = min(count(levels), count(base_levels | levels) - used) if shared else count(levels)
     described = (
-        f"{num_orthogonal} orthogonal features ({_describe(orthogonal)}, levels {sorted(levels)}) over {num_base} base features "
+        f"{num_orthogonal} orthogonal features ({_describe(orthogonal)}, levels {sorted(levels)}) over {num_base} "
+        f"base features "
         f"({_describe(base)}, levels {sorted(base_levels)})"
     )
-    remedy = "Use inducing points, or levels that the base does not have, as orthogonal features, or fewer base features."
+    remedy = (
+        "Use inducing points, or levels that the base does not have, as orthogonal features, or fewer base features."
+    )
     if room == 0:
         raise ValueError(
-            f"The covariance Svv of {described} is zero: the base already spans all {count(levels)} dimensions of these levels. {remedy}"
+            f"The covariance Svv of {described} is zero: the base already spans all {count(levels)} dimensions of "
+            f"these levels. {remedy}"
         )
     if num_orthogonal > room:
         warnings.warn(
-            f"The covariance Svv of {described} is singular: only {room} of them can add anything to the base. {remedy}", stacklevel=3
+            f"The covariance Svv of {described} is singular: only {room} of them can add anything to the base. "
+            f"{remedy}",
+            stacklevel=3,
         )
 
 

@@ -1,7 +1,7 @@
 """The covariance matrices of one posterior: of the features among themselves, and of the features with inputs.
 
-A posterior whose outputs share kernel and features has matrices without a leading axis. Where outputs have their own, the matrices of
-all latent processes are stacked along a leading axis L.
+A posterior whose outputs share kernel and features has matrices without a leading axis. Where outputs have their own,
+the matrices of all latent processes are stacked along a leading axis L.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def latents(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariabl
     count = max(len(part) for part in parts)
     if any(len(part) not in (1, count) for part in parts):
         raise ValueError(
-            f"Expected one, or equally many, kernels and sets of inducing variables. Got {len(parts[0])} kernels, {len(parts[1])} base sets "
+            f"Expected one, or equally many, kernels and sets of inducing variables. Got {len(parts[0])} kernels, "
+            f"{len(parts[1])} base sets "
             f"and {len(parts[2])} orthogonal sets."
         )
     return list(zip(*(part * count if len(part) == 1 else part for part in parts)))
@@ -69,11 +70,11 @@ def _feature_sets(features: InducingVariables) -> tuple[InducingVariables, ...]:
 
 
 def num_features(features: InducingVariables) -> int:
-    """Number of features of a set (of each, for sets that differ between outputs), known without evaluating anything."""
-    sizes = {part.shape[0] for part in _feature_sets(features)}
+    """Number of features of a set (of each set, where outputs have their own), known without evaluating anything."""
+    sizes = {int(part.shape[0]) for part in _feature_sets(features)}  # type: ignore[index, arg-type]
     if len(sizes) != 1:
         raise ValueError(f"Expected equally many inducing variables for every output. Got {sorted(sizes)}.")
-    return int(sizes.pop())
+    return sizes.pop()
 
 
 def mixing(kernel: Kernel) -> tf.Tensor | None:

@@ -1,7 +1,8 @@
-"""The training path: marginal means and variances at a batch of inputs, and the divergence, with few and large operations.
+"""The training path: marginal means and variances at a batch of inputs, and the divergence, with few and large
+operations.
 
-A step costs one Cholesky factorisation of an M x M matrix and one of a K x K matrix, whatever the number of outputs; none of M x M for
-a harmonic base, none at all if the orthogonal features are harmonics of other levels.
+A step costs one Cholesky factorisation of an M x M matrix and one of a K x K matrix, whatever the number of outputs;
+none of M x M for a harmonic base, none at all if the orthogonal features are harmonics of other levels.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def moments(G: Gram, C: Cross, q: Variational, *, whiten: bool, name: str = "") 
     )
     mean, change = project(A, mu, sqrt)
     orthogonal_mean, orthogonal_change = project(E, orthogonal_mu, orthogonal_sqrt)
-    return _finish(C, mean + orthogonal_mean, change + orthogonal_change, Variational(mu, sqrt, orthogonal_mu, orthogonal_sqrt))
+    return _finish(
+        C, mean + orthogonal_mean, change + orthogonal_change, Variational(mu, sqrt, orthogonal_mu, orthogonal_sqrt)
+    )
 
 
 def whiten_q(G: Gram, q: Variational, *, name: str = "") -> Variational:
@@ -96,7 +99,8 @@ def schur(G: Gram, B: tf.Tensor | None) -> tuple[Covariance, tf.Tensor]:
 
 
 def _finish(C: Cross, mean: tf.Tensor, change: tf.Tensor, whitened: Variational) -> Marginals:
-    prior = C.kff[:, None] if len(C.kff.shape) == 1 else tf.transpose(C.kff)
+    # Tiled, not broadcast: then the graph is the same for one output and for many.
+    prior = tf.tile(C.kff[:, None], [1, mean.shape[1]]) if len(C.kff.shape) == 1 else tf.transpose(C.kff)
     return Marginals(mean, prior + change, whitened_kl(whitened))
 
 

@@ -1,8 +1,8 @@
 r"""Closed-form optimum of q for a Gaussian likelihood.
 
-With the whitened covariances stacked, $G = [A; E]$, precisions $\beta_i$ of the noise, and $\Lambda = I + \sum_i \beta_i g_i g_i^\top$, the optimal
-factorised q has the mean $\Lambda^{-1} \sum_i \beta_i g_i y_i$ and the covariances $\Lambda_{uu}^{-1}$ and $\Lambda_{vv}^{-1}$. Only sums over the data
-enter, so they can be accumulated batch by batch.
+With the whitened covariances stacked, $G = [A; E]$, precisions $\beta_i$ of the noise, and $\Lambda = I + \sum_i
+\beta_i g_i g_i^\top$, the optimal factorised q has the mean $\Lambda^{-1} \sum_i \beta_i g_i y_i$ and the covariances
+$\Lambda_{uu}^{-1}$ and $\Lambda_{vv}^{-1}$. Only sums over the data enter, so they can be accumulated batch by batch.
 """
 
 from __future__ import annotations

@@ -16,14 +16,21 @@ from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
 from keras_odgp.orthogonal.gram import gram, latents, mixing
 from keras_odgp.orthogonal.marginals import Marginals, marginals, whiten_q
 from keras_odgp.orthogonal.prediction import Factors, factorise, predict
-from keras_odgp.orthogonal.variational import OrthogonalCovariance, Variational, check_shapes_of, variational, whitened_kl
+from keras_odgp.orthogonal.variational import (
+    OrthogonalCovariance,
+    Variational,
+    check_shapes_of,
+    variational,
+    whitened_kl,
+)
 
 
 class OrthogonalPosterior(AbstractPosterior):
     r"""Posterior $q(f)$ of a GP with base features u and features v that are orthogonalised against them.
 
-    The prior splits into independent parts, $u$ and $v' = v - K_{vu} K_{uu}^{-1} u$, and so does $q(u)\, q(v')$. Without orthogonal features
-    it is the posterior of SVGP; `orthogonal_covariance="prior"` keeps the covariance of v' at its prior, as ODVGP does; `"full"` is SOLVE-GP.
+    The prior splits into independent parts, $u$ and $v' = v - K_{vu} K_{uu}^{-1} u$, and so does $q(u)\, q(v')$.
+    Without orthogonal features it is the posterior of SVGP; `orthogonal_covariance="prior"` keeps the covariance of
+    v' at its prior, as ODVGP does; `"full"` is SOLVE-GP.
 
     Args:
         kernel: A GPflow kernel, multi-output kernels included.
@@ -32,7 +39,8 @@ class OrthogonalPosterior(AbstractPosterior):
         q_sqrt: Lower triangular root of the covariance of q(u), shape `[P, M, M]`.
         orthogonal_inducing_variable: Orthogonal features, or None.
         orthogonal_q_mu: Mean of q(v'), shape `[K, P]`.
-        orthogonal_q_sqrt: Root of the covariance of q(v'), shape `[P, K, K]`; None for `orthogonal_covariance="prior"`.
+        orthogonal_q_sqrt: Root of the covariance of q(v'), shape `[P, K, K]`; None for
+            `orthogonal_covariance="prior"`.
         whiten: Whether q is about whitened features.
         orthogonal_covariance: `"full"` or `"prior"`.
         mean_function: Mean function of the GP, or None.
@@ -70,7 +78,9 @@ class OrthogonalPosterior(AbstractPosterior):
         check_orthogonal_features(kernel, inducing_variable, orthogonal_inducing_variable)
         num_kernels = len(latents(kernel, inducing_variable, orthogonal_inducing_variable))
         if num_kernels not in (1, num_latents):
-            raise ValueError(f"Expected q for {num_kernels} latent processes, one for each kernel. Got q for {num_latents}.")
+            raise ValueError(
+                f"Expected q for {num_kernels} latent processes, one for each kernel. Got q for {num_latents}."
+            )
         self.inducing_variable = inducing_variable
         self.orthogonal_inducing_variable = orthogonal_inducing_variable
         self.q_mu, self.q_sqrt = q_mu, q_sqrt
@@ -94,7 +104,8 @@ class OrthogonalPosterior(AbstractPosterior):
         return self.kernel, self.inducing_variable, self.orthogonal_inducing_variable
 
     def marginals(self, X: tf.Tensor, *, name: str = "") -> Marginals:
-        """Means and variances `[N, P]` at inputs `[N, D]`, without mean function, and the divergence of q from the prior.
+        """Means and variances `[N, P]` at inputs `[N, D]`, without mean function, and the divergence of q from the
+        prior.
 
         This is the path for training: both come from the same factorisations.
         """
@@ -126,7 +137,9 @@ class OrthogonalPosterior(AbstractPosterior):
         return self._predict(Factors(**entries), Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
     @inherit_check_shapes
-    def _conditional_fused(self, Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    def _conditional_fused(
+        self, Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         if full_cov:
             return self._predict(self.factors(), Xnew, full_cov=True, full_output_cov=full_output_cov)
@@ -136,7 +149,9 @@ class OrthogonalPosterior(AbstractPosterior):
         mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
         return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
 
-    def _predict(self, F: Factors, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _predict(
+        self, F: Factors, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         batch = tf.shape(Xnew)[:-2]
         flat = tf.reshape(Xnew, tf.concat([[-1], tf.shape(Xnew)[-2:]], axis=0))
@@ -145,7 +160,9 @@ class OrthogonalPosterior(AbstractPosterior):
         mean, covariance = (tf.reshape(part, tf.concat([batch, tf.shape(part)[1:]], axis=0)) for part in results)
         return self._mix(mean, covariance, full_cov=full_cov, full_output_cov=full_output_cov)
 
-    def _mix(self, mean: tf.Tensor, covariance: tf.Tensor, *, full_cov: bool, full_output_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _mix(
+        self, mean: tf.Tensor, covariance: tf.Tensor, *, full_cov: bool, full_output_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """From latent functions to outputs, in the shapes of GPflow.
 
         The covariance comes as `[..., N, L]`, or `[..., L, N, N]` if `full_cov`, and leaves as
@@ -171,4 +188,6 @@ class OrthogonalPosterior(AbstractPosterior):
 def check_orthogonal_covariance(value: str) -> None:
     """Raises unless the value is `"full"` or `"prior"`."""
     if value not in ("full", "prior"):
-        raise ValueError(f"Expected `orthogonal_covariance` to be 'full' (SOLVE-GP) or 'prior' (ODVGP). Got: {value!r}.")
+        raise ValueError(
+            f"Expected `orthogonal_covariance` to be 'full' (SOLVE-GP) or 'prior' (ODVGP). Got: {value!r}."
+        )

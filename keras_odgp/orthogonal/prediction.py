@@ -76,7 +76,9 @@ def predict(
     *,
     full_cov: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Means `[S, N, L]` and variances `[S, N, L]`, or covariances `[S, L, N, N]`, of latent functions at inputs `[S, N, D]`."""
+    """Means `[S, N, L]` and variances `[S, N, L]`, or covariances `[S, L, N, N]`, of latent functions at inputs `[S,
+    N, D]`.
+    """
     shape = tf.shape(X)
     C = cross(kernel, base, orthogonal, tf.reshape(X, [-1, X.shape[-1]]))
     mean = weigh(C.Kuf, F.alpha)
@@ -93,7 +95,9 @@ def predict(
             T = tf.matmul(sqrt, whitened, transpose_a=True)
             variance += tf.reduce_sum(tf.square(T), axis=-2) - tf.reduce_sum(tf.square(whitened), axis=-2)
         return mean, tf.reshape(tf.transpose(variance), tf.shape(mean))
-    covariance = tf.stack([latent_kernel(X) for latent_kernel, *_ in latents(kernel, base, orthogonal)])  # [1 or L, S, N, N]
+    covariance = tf.stack(
+        [latent_kernel(X) for latent_kernel, *_ in latents(kernel, base, orthogonal)]
+    )  # [1 or L, S, N, N]
     for whitened, sqrt in parts:
         rows = tf.reshape(whitened, tf.concat([tf.shape(whitened)[:-1], shape[:2]], axis=0))  # [(L,) M, S, N]
         rows = tf.einsum("...msn->...smn", rows)

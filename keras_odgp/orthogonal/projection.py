@@ -1,7 +1,8 @@
 r"""Means and variance changes that a Gaussian $q = \mathcal N(m, R R^\top)$ of whitened features makes at the data.
 
-With $A$ the whitened covariances of features and data, output $p$ at datum $i$ gets the mean $a_i^\top m_p$ and the variance
-change $\lVert R_p^\top a_i \rVert^2 - \lVert a_i \rVert^2$. All outputs go through the same few matrix products.
+With $A$ the whitened covariances of features and data, output $p$ at datum $i$ gets the mean $a_i^\top m_p$ and the
+variance change $\lVert R_p^\top a_i \rVert^2 - \lVert a_i \rVert^2$. All outputs go through the same few matrix
+products.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ If every use of $K = L L^\top$ is a solve $Y = L^{-1} Z$, then with $X = \sum \b
 
 $$ \bar Z = L^{-\top} \bar Y, \qquad \bar K = -\tfrac12 L^{-\top} \mathrm{sym}(X) L^{-1}, $$
 
-where sym mirrors the lower triangle upwards. The gradient in $L$ is never formed, nothing is factorised or inverted twice, and only the
-lower blocks of $X$ have to be computed.
+where sym mirrors the lower triangle upwards. The gradient in $L$ is never formed, nothing is factorised or inverted
+twice, and only the lower blocks of $X$ have to be computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ BLOCKS, SMALLEST_BLOCKED = 4, 128
 
 
 def block_bounds(size: int) -> list[tuple[int, int]]:
-    """Cuts `range(size)` into blocks. Triangles are treated block by block: with four, at 5/8 of the cost of the full square."""
+    """Cuts `range(size)` into blocks.
+
+    Triangles are treated block by block: with four, at 5/8 of the cost of the full square.
+    """
     num_blocks = BLOCKS if size >= SMALLEST_BLOCKED else 1
     bounds = [size * i // num_blocks for i in range(num_blocks + 1)]
     return list(itertools.pairwise(bounds))
@@ -78,7 +81,9 @@ def _lower_products(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> tf
 
 
 def subtract_gram(K: tf.Tensor, B: tf.Tensor) -> tf.Tensor:
-    """K - B^T B for symmetric K `[..., K, K]` and B `[..., M, K]`; one product in the gradient, where autodiff makes two."""
+    """K - B^T B for symmetric K `[..., K, K]` and B `[..., M, K]`; one product in the gradient, where autodiff makes
+    two.
+    """
 
     @tf.custom_gradient
     def run(K: tf.Tensor, B: tf.Tensor) -> tuple[tf.Tensor, Any]:

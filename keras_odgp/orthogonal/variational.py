@@ -69,5 +69,6 @@ def check_shapes_of(q: Any, features: Any, *, num_outputs: int, prefix: str) -> 
     for name, (value, shape) in expected.items():
         if value is not None and tuple(value.shape) != shape:
             raise ValueError(
-                f"Expected `{name}` of shape {shape} for {size} features and {num_outputs} outputs. Got shape {tuple(value.shape)}."
+                f"Expected `{name}` of shape {shape} for {size} features and {num_outputs} outputs. Got shape "
+                f"{tuple(value.shape)}."
             )

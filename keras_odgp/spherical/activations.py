@@ -1,7 +1,7 @@
 """Activation functions as zonal functions: which levels they have, and with what coefficients.
 
-Which levels vanish follows from symmetry and is stated, never read off a computed coefficient: softplus is t/2 plus an even
-function, so its odd levels from 3 on are exactly zero, whatever a quadrature says.
+Which levels vanish follows from symmetry and is stated, never read off a computed coefficient: softplus is t/2 plus
+an even function, so its odd levels from 3 on are exactly zero, whatever a quadrature says.
 """
 
 from __future__ import annotations
@@ -40,12 +40,17 @@ class Activation:
         function: Vectorised NumPy function, smooth on [-slope, slope] except perhaps at 0.
         parity: `"even"`, `"odd"`, `"linear_plus_even"` (as ReLU, softplus, GELU and swish are), or `"none"`.
         relu_power: n for max(t, 0)^n, whose coefficients have a closed form; None otherwise.
+        is_softplus: Whether the coefficients are those of softplus, a sum over its poles at high levels.
     """
 
     name: str
     function: Callable[[np.ndarray], np.ndarray]
     parity: Parity = "none"
     relu_power: int | None = None
+    is_softplus: bool = False
+
+    def __reduce__(self) -> tuple[Callable[[str], Activation], tuple[str]]:
+        return get_activation, (self.name,)  # copies and pickles by name: functions do not travel
 
     def has_level(self, level: int) -> bool:
         """Whether symmetry leaves the coefficient of a level nonzero."""
@@ -70,17 +75,22 @@ class Activation:
 @cache
 def _coefficients(activation: Activation, num_levels: int, dimension: int, slope: float) -> np.ndarray:
     if activation.relu_power is not None:
-        return relu_power_coefficients(activation.relu_power, num_levels, dimension) * slope ** (activation.relu_power - 1)
-    has_poles = activation is _REGISTRY["softplus"] and slope <= STEEPEST_SUM_OVER_POLES
+        return relu_power_coefficients(activation.relu_power, num_levels, dimension) * slope ** (
+            activation.relu_power - 1
+        )
+    has_poles = activation.is_softplus and slope <= STEEPEST_SUM_OVER_POLES
     by_quadrature = min(num_levels, 6) if has_poles else num_levels
     values = np.zeros(num_levels)
-    values[:by_quadrature] = quadrature_coefficients(lambda t: activation.function(slope * t) / slope, by_quadrature, dimension)
+    values[:by_quadrature] = quadrature_coefficients(
+        lambda t: np.asarray(activation.function(slope * t), dtype=np.float64) / slope, by_quadrature, dimension
+    )
     sizes = np.abs(values) * np.sqrt([float(num_harmonics(dimension, level)) for level in range(num_levels)])
     values[sizes < QUADRATURE_NOISE * sizes.max()] = 0.0
     values[[not activation.has_level(level) for level in range(num_levels)]] = 0.0
     for level in range(by_quadrature, num_levels):
         if activation.has_level(level):
             values[level] = softplus_coefficient(slope, level, dimension)
+    values.setflags(write=False)  # kept for later calls
     return values
 
 
@@ -91,9 +101,9 @@ _REGISTRY: dict[str, Activation] = {
         Activation("step", lambda t: np.heaviside(t, 0.5), relu_power=0),
         Activation("relu", lambda t: np.maximum(t, 0.0), relu_power=1),
         Activation("relu_squared", lambda t: np.maximum(t, 0.0) ** 2, relu_power=2),
-        Activation("softplus", lambda t: np.logaddexp(0.0, t), "linear_plus_even"),
+        Activation("softplus", lambda t: np.logaddexp(0.0, t), "linear_plus_even", is_softplus=True),
         Activation("gelu", lambda t: 0.5 * t * (1.0 + _erf(t / math.sqrt(2.0))), "linear_plus_even"),
-        Activation("swish", lambda t: t / (1.0 + np.exp(-t)), "linear_plus_even"),
+        Activation("swish", lambda t: t * 0.5 * (1.0 + np.tanh(0.5 * t)), "linear_plus_even"),
         Activation("tanh", np.tanh, "odd"),
         Activation("erf", _erf, "odd"),
     )
@@ -110,10 +120,13 @@ def get_activation(identifier: str | Activation) -> Activation:
     """
     if isinstance(identifier, Activation):
         return identifier
-    if identifier not in _REGISTRY:
+    if not isinstance(identifier, str) or identifier not in _REGISTRY:
+        known = str(identifier).lower()
+        hint = f" Did you mean {known!r}?" if known in _REGISTRY else ""
         raise ValueError(
-            f"Unknown activation {identifier!r}. Expected one of {sorted(_REGISTRY)}, or register yours with "
-            "`keras_odgp.spherical.register_activation(name, function)`."
+            f"Unknown activation {identifier!r}.{hint} Expected one of {sorted(_REGISTRY)}, or register yours with "
+            "`keras_odgp.spherical.register_activation(name, function, parity)`, where `function` maps a NumPy array "
+            "of cosines."
         )
     return _REGISTRY[identifier]
 

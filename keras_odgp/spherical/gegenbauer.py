@@ -23,14 +23,19 @@ Array = Any  # a NumPy array or a tensor: the recurrences below only add and mul
 def check_dimension(dimension: int) -> int:
     """Returns `dimension`, or raises if no sphere of that dimension carries harmonics."""
     if not isinstance(dimension, (int, np.integer)) or dimension < 2:
-        raise ValueError(f"Expected `dimension` to be an integer of at least 2 (number of inputs + 1). Got: {dimension!r}.")
+        raise ValueError(
+            f"Expected `dimension` to be an integer of at least 2 (number of inputs + 1). Got: {dimension!r}."
+        )
     return int(dimension)
 
 
 def check_num_levels(num_levels: int) -> int:
     """Returns `num_levels`, or raises if it is not a positive integer."""
     if isinstance(num_levels, bool) or not isinstance(num_levels, (int, np.integer)) or num_levels < 1:
-        raise ValueError(f"Expected `num_levels` to be an integer of at least 1 (levels 0, ..., num_levels - 1). Got: {num_levels!r}.")
+        raise ValueError(
+            f"Expected `num_levels` to be an integer of at least 1 (levels 0, ..., num_levels - 1). Got: "
+            f"{num_levels!r}."
+        )
     return int(num_levels)
 
 
@@ -46,7 +51,7 @@ def num_harmonics(dimension: int, level: int) -> int:
     >>> [num_harmonics(3, level) for level in range(4)]
     [1, 3, 5, 7]
     """
-    check_dimension(dimension)
+    dimension, level = check_dimension(dimension), int(level)  # NumPy integers would overflow
     if level < 0:
         raise ValueError(f"Expected a `level` of at least 0. Got: {level}.")
     if level == 0:
@@ -94,11 +99,13 @@ def zonal_polynomials(t: tf.Tensor, num_levels: int, dimension: int) -> tf.Tenso
     return tf.stack(list(islice(iterate_polynomials(t, dimension), check_num_levels(num_levels))))
 
 
-def zonal_series(t: tf.Tensor, coefficients: tf.Tensor | np.ndarray, *, levels: Sequence[int], dimension: int) -> tf.Tensor:
+def zonal_series(
+    t: tf.Tensor, coefficients: tf.Tensor | np.ndarray, *, levels: Sequence[int], dimension: int
+) -> tf.Tensor:
     """Evaluates the truncated zonal series sum_i coefficients[i] Z_{levels[i]}(t).
 
-    Short series are polynomials in t^2 (plus, for odd levels, t times such a polynomial); long ones, where powers of t
-    would cancel, go by Clenshaw's recurrence. The derivative is again a series of the same kind and is given as
+    Short series are polynomials in t^2 (plus, for odd levels, t times such a polynomial); long ones, where powers of
+    t would cancel, go by Clenshaw's recurrence. The derivative is again a series of the same kind and is given as
     a custom gradient, so differentiation stores `t` and nothing else.
 
     Args:
@@ -124,7 +131,14 @@ def zonal_series(t: tf.Tensor, coefficients: tf.Tensor | np.ndarray, *, levels: 
         return tf.zeros_like(t)
     counts = np.array([num_harmonics(dimension, level) for level in levels], dtype=np.float64)
     # Products with J and with the matrix of monomials are in float64 whatever the dtype of t: they cancel.
-    constant = isinstance(coefficients, np.ndarray)
+    constant = not tf.is_tensor(coefficients)
+    if constant:
+        coefficients = np.asarray(coefficients, dtype=np.float64)
+    if tuple(coefficients.shape) != (len(levels),) or list(levels) != sorted(set(levels)):
+        raise ValueError(
+            f"Expected increasing levels and one coefficient for each. Got levels {levels} and coefficients of shape "
+            f"{tuple(coefficients.shape)}."
+        )
     weights = counts * (coefficients if constant else tf.cast(coefficients, tf.float64))
     if max(levels) <= _highest_monomial_level(t.dtype):
         exponents, matrix = _monomial_matrix(levels, dimension)

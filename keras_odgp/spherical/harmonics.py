@@ -5,10 +5,10 @@ the functions
 
 $$ c\, \rho^m P^{[k+2m]}_{\ell-m}(t)\, Y_{m j}(y), \qquad 0 \le m \le \ell, $$
 
-are an orthonormal basis of level $\ell$ if the $Y_{m j}$ are one of level $m$, one dimension lower. Written with homogeneous
-polynomials ($\rho^m Y_{mj}(y)$ is a polynomial in the coordinates of $x$), they have no singular points and no square roots.
-All $J$ harmonics cost $O(J)$ products per input; building them from zonal functions at $J$ fundamental directions costs
-$O(J^2)$, and a factorisation at start-up.
+are an orthonormal basis of level $\ell$ if the $Y_{m j}$ are one of level $m$, one dimension lower. Written with
+homogeneous polynomials ($\rho^m Y_{mj}(y)$ is a polynomial in the coordinates of $x$), they have no singular points
+and no square roots. All $J$ harmonics cost $O(J)$ products per input; building them from zonal functions at $J$
+fundamental directions costs $O(J^2)$, and a factorisation at start-up.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from keras_odgp.spherical.gegenbauer import check_dimension, num_harmonics, recu
 
 def check_levels(levels: int | Sequence[int]) -> tuple[int, ...]:
     """Levels 0, ..., levels - 1 for an integer; otherwise the given ones, sorted, or an error."""
-    chosen = range(levels) if isinstance(levels, (int, np.integer)) else levels
-    result = tuple(sorted(int(level) for level in chosen))
-    if not result or result[0] < 0 or len(set(result)) < len(result):
+    chosen = (
+        list(range(levels)) if isinstance(levels, (int, np.integer)) else np.atleast_1d(np.asarray(levels)).tolist()
+    )
+    whole = all(isinstance(level, int) and level >= 0 for level in chosen)
+    result = tuple(sorted(chosen)) if whole else ()
+    if not result or len(set(result)) < len(result):
         raise ValueError(
-            "Expected `levels` to be a positive number L (levels 0, ..., L - 1) or a non-empty list of distinct levels, "
+            "Expected `levels` to be a positive number L (levels 0, ..., L - 1) or a non-empty list of distinct "
+            "levels, "
             f"each at least 0. Got: {levels!r}."
         )
     return result

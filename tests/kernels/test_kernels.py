@@ -43,7 +43,9 @@ def test_batch_shapes_and_active_dims_are_those_of_gpflow(kernel, rng):
 @pytest.mark.parametrize("kernel", all_kernels(), ids=lambda k: f"{k.name}{getattr(k, 'order', '')}")
 @pytest.mark.parametrize("dimension", [2, 3, 9])
 def test_mercer_series_within_the_truncation_bound(kernel, dimension):
-    """Identities 5 and 6: partial sums of lambda J approach kappa(1) from below, and their gap bounds the error everywhere."""
+    """Identities 5 and 6: partial sums of lambda J approach kappa(1) from below, and their gap bounds the error
+    everywhere.
+    """
     if isinstance(kernel, SquaredExponential):
         kernel = SquaredExponential(lengthscale=0.5)
     num_levels = 30
@@ -114,7 +116,9 @@ def test_shape_function_and_gradient_are_finite_on_the_closed_interval(kernel, d
             if dtype == np.float64
             else type(kernel)(**({"order": kernel.order} if hasattr(kernel, "order") else {}))
         )
-        beyond = np.array([-1.0, 1.0, np.nextafter(dtype(1), dtype(2)), np.nextafter(dtype(-1), dtype(-2)), 0.3], dtype=dtype)
+        beyond = np.array(
+            [-1.0, 1.0, np.nextafter(dtype(1), dtype(2)), np.nextafter(dtype(-1), dtype(-2)), 0.3], dtype=dtype
+        )
         t = tf.constant(beyond)
         with tf.GradientTape() as tape:
             tape.watch(t)
@@ -193,6 +197,16 @@ def test_bad_arguments_are_named():
         Matern52(radial_power=-1)
     with pytest.raises(ValueError, match=r"Expected a scalar `lengthscale`.*shape \(2,\)"):
         Matern52(lengthscale=[1.0, 2.0])
+    for name, value in (
+        ("variance", [1.0, 2.0]),
+        ("bias_variance", 0.0),
+        ("weight_variances", np.ones((2, 2))),
+        ("lengthscale", -1.0),
+    ):
+        with pytest.raises(ValueError, match=f"Expected `{name}` to be a positive scalar"):
+            Matern52(**{name: value})
+    with pytest.raises(ValueError, match="Got: 1.0"):
+        ArcCosine(order=1.0)
     with pytest.raises(ValueError, match="Expected `dimension` to be an integer of at least 2"):
         Matern52().fourier_coefficients(4, 1)
     with pytest.raises(ValueError, match="Expected `num_levels`"):

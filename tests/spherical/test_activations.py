@@ -1,14 +1,31 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
-from keras_odgp.spherical import activations, arc_cosine_coefficients, get_activation, register_activation
+from keras_odgp.spherical import (
+    activations,
+    arc_cosine_coefficients,
+    get_activation,
+    quadrature_coefficients,
+    register_activation,
+)
 
 
 @pytest.mark.parametrize("dimension", [2, 3, 9, 20])
 def test_arc_cosine_is_relu_squared(dimension):
     """Identity 3: lambda_l = 2 d sigma_l^2 for order 1."""
-    relu = get_activation("relu").coefficients(12, dimension)
-    np.testing.assert_allclose(arc_cosine_coefficients(1, 12, dimension), 2 * dimension * relu**2, rtol=1e-14)
+    relu = quadrature_coefficients(lambda t: np.maximum(t, 0), 12, dimension)
+    np.testing.assert_allclose(arc_cosine_coefficients(1, 12, dimension), 2 * dimension * relu**2, atol=1e-15)
+
+
+def test_a_copied_activation_has_the_same_coefficients():
+    for copied in (copy.deepcopy(get_activation("softplus")), pickle.loads(pickle.dumps(get_activation("softplus")))):
+        assert copied.coefficients(31, 5)[28] != 0.0
+        np.testing.assert_array_equal(copied.coefficients(31, 5), get_activation("softplus").coefficients(31, 5))
+    with pytest.raises(ValueError, match="read-only"):
+        copied.coefficients(31, 5)[0] = 1.0
 
 
 @pytest.mark.parametrize("name", ["relu", "softplus", "gelu", "swish"])

@@ -48,7 +48,9 @@ def test_matern_agrees_with_mpmath(nu, lengthscale):
 def test_squared_exponential_agrees_with_bessel_functions(lengthscale):
     for dimension in range(2, 21):
         got = np.exp(squared_exponential_log_coefficients(tf.constant(lengthscale, tf.float64), LEVELS, dimension))
-        expected = [float(high_precision.squared_exponential_coefficient(lengthscale, level, dimension)) for level in LEVELS]
+        expected = [
+            float(high_precision.squared_exponential_coefficient(lengthscale, level, dimension)) for level in LEVELS
+        ]
         np.testing.assert_allclose(got, expected, rtol=1e-10)  # asked for: 1e-8
 
 

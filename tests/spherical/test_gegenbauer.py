@@ -25,7 +25,9 @@ def test_polynomials_are_scaled_gegenbauer_and_chebyshev(dimension):
     for level in range(12):
         expected = reference_zonal(level, dimension, T)
         # 1e-13 of the largest value: rounding of SciPy's and of our recurrence
-        np.testing.assert_allclose(num_harmonics(dimension, level) * values[level], expected, atol=1e-13 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            num_harmonics(dimension, level) * values[level], expected, atol=1e-13 * np.abs(expected).max()
+        )
     np.testing.assert_allclose(values[:, -1], 1.0, rtol=1e-13)
 
 
@@ -35,7 +37,9 @@ def test_number_of_harmonics():
     # dimension of homogeneous polynomials minus that of two degrees lower
     for d in DIMENSIONS:
         for level in range(2, 9):
-            difference = scipy.special.comb(level + d - 1, d - 1, exact=True) - scipy.special.comb(level + d - 3, d - 1, exact=True)
+            difference = scipy.special.comb(level + d - 1, d - 1, exact=True) - scipy.special.comb(
+                level + d - 3, d - 1, exact=True
+            )
             assert num_harmonics(d, level) == difference
 
 

@@ -23,7 +23,9 @@ def test_orthonormal_under_the_normalised_measure():
     z, weights = np.polynomial.legendre.leggauss(12)
     angles = np.arange(24) * 2 * np.pi / 24
     rho = np.sqrt(1 - z**2)
-    x = np.stack([np.outer(rho, np.cos(angles)), np.outer(rho, np.sin(angles)), np.outer(z, np.ones(24))], axis=-1).reshape(-1, 3)
+    x = np.stack(
+        [np.outer(rho, np.cos(angles)), np.outer(rho, np.sin(angles)), np.outer(z, np.ones(24))], axis=-1
+    ).reshape(-1, 3)
     w = np.repeat(weights / 2, 24) / 24
     harmonics = spherical_harmonics(tf.constant(x), 6).numpy()
     np.testing.assert_allclose(harmonics * w @ harmonics.T, np.eye(36), atol=1e-13)

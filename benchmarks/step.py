@@ -1,14 +1,16 @@
-"""Cost of a training step: the orthogonally decoupled model against GPflow's SVGP with as many, and with half as
-many, inducing points.
+"""Cost of a training step: the orthogonally decoupled model against GPflow's SVGP with as many, and with half as many,
+inducing points.
 
-Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, Matérn-5/2 kernel with
-ARD on 8 inputs, Gaussian likelihood, no optimiser. Times of the models alternate in one process; each number of
-threads has a process of its own.
+Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, on 8 inputs, with a Gaussian
+likelihood and without optimiser. All features are points. Two kernels: the arc-cosine kernel of order 1, each library with
+its own implementation (they agree to rounding), and GPflow's Matérn-5/2 in both, which compares the linear algebra alone.
+Times of the models alternate in one process; each number of threads has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import tensorflow as tf
 
 from benchmarks.timing import describe_machine, median_seconds
 from keras_odgp.gpflow_models import OrthogonalSVGP
+from keras_odgp.kernels import ArcCosine
 from keras_odgp.numerics import float_context
 
 SEED = 0
@@ -40,7 +43,15 @@ def compiled_step(model: Any, data: tuple[tf.Tensor, tf.Tensor]) -> Callable[[],
     return step
 
 
-def step_times(size: int, num_outputs: int, dtype: Any, rounds: int) -> dict[str, float]:
+def make_kernels(name: str) -> tuple[gpflow.kernels.Kernel, gpflow.kernels.Kernel]:
+    """The same kernel for our model and for GPflow's."""
+    if name == "arccos":
+        weights = np.full(NUM_INPUTS, 0.25)
+        return ArcCosine(weight_variances=weights), gpflow.kernels.ArcCosine(order=1, weight_variances=weights)
+    return tuple(gpflow.kernels.Matern52(lengthscales=np.full(NUM_INPUTS, 2.0)) for _ in range(2))  # type: ignore[return-value]
+
+
+def step_times(kernel: str, size: int, num_outputs: int, dtype: Any, rounds: int) -> dict[str, float]:
     """Median seconds of a step of the three models, with M = K = `size`."""
     rng = np.random.default_rng(SEED)
     with float_context(dtype):
@@ -48,50 +59,48 @@ def step_times(size: int, num_outputs: int, dtype: Any, rounds: int) -> dict[str
         Y = tf.constant(rng.normal(size=(NUM_DATA, num_outputs)), dtype)
         Z = rng.normal(size=(2 * size, NUM_INPUTS))
 
-        def kernel() -> gpflow.kernels.Kernel:
-            return gpflow.kernels.Matern52(lengthscales=np.full(NUM_INPUTS, 2.0))
-
         settings: dict[str, Any] = {"num_latent_gps": num_outputs, "num_data": 10 * NUM_DATA}
+        noise = gpflow.likelihoods.Gaussian
         models = {
             "orthogonal(M, K)": OrthogonalSVGP(
-                kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), Z[size:].copy(), **settings
+                make_kernels(kernel)[0], noise(), Z[:size].copy(), Z[size:].copy(), **settings
             ),
-            "SVGP(M + K)": gpflow.models.SVGP(kernel(), gpflow.likelihoods.Gaussian(), Z.copy(), **settings),
-            "SVGP(M)": gpflow.models.SVGP(kernel(), gpflow.likelihoods.Gaussian(), Z[:size].copy(), **settings),
+            "SVGP(M + K)": gpflow.models.SVGP(make_kernels(kernel)[1], noise(), Z.copy(), **settings),
+            "SVGP(M)": gpflow.models.SVGP(make_kernels(kernel)[1], noise(), Z[:size].copy(), **settings),
         }
         cases = {name: compiled_step(model, (X, Y)) for name, model in models.items()}
-        return median_seconds(cases, rounds=rounds, description=f"M=K={size} P={num_outputs}")
+        return median_seconds(cases, rounds=rounds, description=f"{kernel} {dtype} M=K={size} P={num_outputs}")
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """All rows for the number of threads that TensorFlow was given."""
     tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
     tf.config.threading.set_inter_op_parallelism_threads(arguments.threads)
-    rows = []
-    for dtype in arguments.dtypes:
-        for size in arguments.sizes:
-            for num_outputs in arguments.outputs:
-                times = step_times(size, num_outputs, dtype, arguments.rounds)
-                rows.append({"dtype": dtype, "size": size, "outputs": num_outputs, "times": times})
-    return rows
+    cases = itertools.product(arguments.kernels, arguments.dtypes, arguments.sizes, arguments.outputs)
+    return [
+        {
+            "name": f"{kernel:9}{dtype:8}{size:6}{num_outputs:4}",
+            "times": step_times(kernel, size, num_outputs, dtype, arguments.rounds),
+        }
+        for kernel, dtype, size, num_outputs in cases
+    ]
 
 
 def report(rows_by_threads: dict[int, list[dict[str, Any]]]) -> None:
     """Prints the tables."""
     for threads, rows in rows_by_threads.items():
         print(f"\n{threads} thread{'s' if threads > 1 else ''}, N = {NUM_DATA}, forward + backward")
-        print(
-            f"{'dtype':9}{'M = K':>6}{'P':>4}{'orthogonal ms':>15}{'/ SVGP(M+K)':>13}{'/ SVGP(M)':>11}{'SVGP(M+K)/SVGP(M)':>19}"
-        )
+        header = ("orthogonal ms", "/ SVGP(M+K)", "/ SVGP(M)", "SVGP(M+K)/SVGP(M)")
+        print(f"{'kernel':9}{'dtype':8}{'M = K':>6}{'P':>4}" + "".join(f"{column:>19}" for column in header))
         for row in rows:
             ours, both, half = (row["times"][key] for key in ("orthogonal(M, K)", "SVGP(M + K)", "SVGP(M)"))
-            print(f"{row['dtype']:9}{row['size']:6}{row['outputs']:4}{1e3 * ours:19.1f}", end="")
+            print(f"{row['name']}{1e3 * ours:19.1f}", end="")
             print("".join(f"{ratio:19.2f}" for ratio in (ours / both, ours / half, both / half)))
     if {1, 2} <= rows_by_threads.keys():
         print("\nSpeed-up from one thread to two")
         for one, two in zip(rows_by_threads[1], rows_by_threads[2]):
             gains = ", ".join(f"{key} {one['times'][key] / two['times'][key]:.2f}" for key in one["times"])
-            print(f"{one['dtype']:9}{one['size']:6}{one['outputs']:4}   {gains}")
+            print(f"{one['name']}   {gains}")
 
 
 def main() -> None:
@@ -99,7 +108,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="rounds of the alternating measurement")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512], help="values of M = K")
     parser.add_argument("--outputs", type=int, nargs="+", default=[1, 8], help="values of P")
-    parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
+    parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"], choices=["float64", "float32"])
+    parser.add_argument("--kernels", nargs="+", default=["arccos", "matern52"], choices=["arccos", "matern52"])
     parser.add_argument("--threads", type=int, default=0, help="measure with this many threads only, and print JSON")
     arguments = parser.parse_args()
     if arguments.threads:

@@ -109,8 +109,11 @@ def factor(K: tf.Tensor, *, reference: tf.Tensor | None, name: str) -> tf.Tensor
         del L
         return 10.0 * jitter, tf.linalg.cholesky(tf.linalg.set_diag(K, tf.linalg.diag_part(K) + jitter * diagonal))
 
-    start = (tf.constant(first, K.dtype), tf.linalg.cholesky(K))
-    _, L = tf.while_loop(lambda jitter, L: failed(L) & (jitter <= LARGEST_JITTER), retry, start)
+    def retry_while_failed(L: tf.Tensor) -> tf.Tensor:
+        start = (tf.constant(first, K.dtype), L)
+        return tf.while_loop(lambda jitter, L: failed(L) & (jitter <= LARGEST_JITTER), retry, start)[1]
+
+    L = _apart(retry_while_failed)(tf.linalg.cholesky(K))
     message = (
         f"The Cholesky factorisation of {name} failed: the matrix has NaN or is not positive definite, even with a "
         f"relative jitter of "
@@ -118,6 +121,13 @@ def factor(K: tf.Tensor, *, reference: tf.Tensor | None, name: str) -> tf.Tensor
     )
     with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(failed(L)), [message])]):
         return tf.identity(L)
+
+
+def _apart(function: Any) -> Any:
+    """A function whose control flow stays out of the graph that calls it, because a graph with control flow is scheduled slowly."""
+    if tf.executing_eagerly():
+        return function
+    return tf.function(function, experimental_attributes={"_noinline": True})
 
 
 def floor_variance(variance: tf.Tensor) -> tf.Tensor:

@@ -58,15 +58,11 @@ def _project_shared(A: tf.Tensor, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> tuple[A
             column = tf.transpose(tf.reshape(column, [size - start, num_outputs, end - start]), [1, 0, 2])
             columns.append(tf.pad(column, [[0, 0], [start, 0], [0, 0]]))
         q_sqrt_bar = tf.linalg.band_part(tf.concat(columns, axis=-1), -1, 0)
-        # Rows of A: block row j meets the blocks up to j, and the product sums over outputs by itself.
-        stacked = tf.concat(weighted, axis=0)  # [P M, N]
-        rows = []
-        for j, (start, end) in enumerate(bounds):
-            left = tf.concat([block[start - s : end - s] for block, (s, _) in zip(blocks[: j + 1], bounds)], axis=-1)
-            rows.append(tf.matmul(left, stacked[: num_outputs * end]))
-        from_mean = tf.matmul(q_mu, mean_bar, transpose_b=True)
-        A_bar = tf.concat(rows, axis=0) + from_mean - A * tf.reduce_sum(twice, axis=0)
-        return A_bar, tf.matmul(A, mean_bar), q_sqrt_bar
+        # Rows of A from the block on: the product sums over outputs by itself.
+        parts = [tf.matmul(q_mu, mean_bar, transpose_b=True) - A * tf.reduce_sum(twice, axis=0)]
+        for block, w, (start, _) in zip(blocks, weighted, bounds):
+            parts.append(tf.pad(tf.matmul(block, w), [[start, 0], [0, 0]]) if start else tf.matmul(block, w))
+        return tf.add_n(parts), tf.matmul(A, mean_bar), q_sqrt_bar
 
     return (mean, change), gradient
 

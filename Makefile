@@ -12,6 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do $$p -c '
 
 demo: $(STAMP)  ## run the main example on data that comes with it
 	$(BIN)/python tutorials/fourier_spectra.py --output build/demo
+	$(BIN)/python tutorials/one_dimensional.py --output build/demo
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest
@@ -26,7 +27,10 @@ docs: $(DOCS_STAMP)  ## build the documentation, warnings are errors
 	@echo "Documentation: docs/_build/html/index.html"
 
 bench: $(STAMP)  ## run the benchmarks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt spherical-harmonics-basis
 	$(BIN)/python -m benchmarks.covariances
+	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.predict
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,10 @@
 """Cost of a training step: the orthogonally decoupled model against GPflow's SVGP with as many, and with half as many,
 inducing points.
 
-Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, on 8 inputs, with a Gaussian
-likelihood and without optimiser. All features are points. Two kernels: the arc-cosine kernel of order 1, each library with
-its own implementation (they agree to rounding), and GPflow's Matérn-5/2 in both, which compares the linear algebra alone.
+Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, on 8 inputs, with a
+Gaussian likelihood and without optimiser. All features are points. Two kernels: the arc-cosine kernel of order 1, each
+library with its own implementation (they agree to rounding), and GPflow's Matérn-5/2 in both, which compares the linear
+algebra alone.
 Times of the models alternate in one process; each number of threads has a process of its own.
 """
 

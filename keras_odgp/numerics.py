@@ -124,7 +124,7 @@ def factor(K: tf.Tensor, *, reference: tf.Tensor | None, name: str) -> tf.Tensor
 
 
 def _apart(function: Any) -> Any:
-    """A function whose control flow stays out of the graph that calls it, because a graph with control flow is scheduled slowly."""
+    """The function, its control flow kept out of the graph around it, which would be scheduled slowly with it."""
     if tf.executing_eagerly():
         return function
     return tf.function(function, experimental_attributes={"_noinline": True})

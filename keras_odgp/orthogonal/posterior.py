@@ -13,9 +13,9 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, Precompute
 
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
-from keras_odgp.orthogonal.gram import gram, latents, mixing
+from keras_odgp.orthogonal.gram import cross, gram, latents, mixing
 from keras_odgp.orthogonal.marginals import Marginals, marginals, whiten_q
-from keras_odgp.orthogonal.prediction import Factors, factorise, predict
+from keras_odgp.orthogonal.prediction import Factors, VarianceTerms, factorise, predict, variance_terms
 from keras_odgp.orthogonal.variational import (
     OrthogonalCovariance,
     Variational,
@@ -119,6 +119,10 @@ class OrthogonalPosterior(AbstractPosterior):
     def factors(self) -> Factors:
         """Everything that predictions need of the parameters."""
         return factorise(gram(*self._features), self.q, whiten=self.whiten)
+
+    def variance_terms(self, X: tf.Tensor) -> VarianceTerms:
+        """The terms of the variance of the latent functions at inputs `[N, D]`: where it comes from."""
+        return variance_terms(self.factors(), cross(*self._features, tf.convert_to_tensor(X)))
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         present = {name: value for name, value in self.factors()._asdict().items() if value is not None}

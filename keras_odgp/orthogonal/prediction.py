@@ -67,6 +67,42 @@ def whitened_covariances(F: Factors, C: Cross) -> tuple[tf.Tensor, tf.Tensor | N
     return A, _solve(F.Lv, Svf)
 
 
+class VarianceTerms(NamedTuple):
+    """The terms whose sum (with these signs) is the variance of the latent functions, each of shape `[N, L]`.
+
+    Attributes:
+        prior: Variance of the prior.
+        explained: Minus what the base features explain of it.
+        uncertainty: Plus what is left uncertain about the base features.
+        orthogonal_explained: Minus what the orthogonal features explain.
+        orthogonal_uncertainty: Plus what is left uncertain about the orthogonal features.
+    """
+
+    prior: tf.Tensor
+    explained: tf.Tensor
+    uncertainty: tf.Tensor
+    orthogonal_explained: tf.Tensor
+    orthogonal_uncertainty: tf.Tensor
+
+
+def variance_terms(F: Factors, C: Cross) -> VarianceTerms:
+    """The terms of the variance at the inputs of `C`."""
+    A, E = whitened_covariances(F, C)
+    num_latents = F.sqrt.shape[0]
+
+    def pair(whitened: tf.Tensor, sqrt: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+        explained = tf.reduce_sum(tf.square(whitened), axis=-2)
+        if sqrt is None:  # the covariance of the prior
+            return explained, explained
+        return explained, tf.reduce_sum(tf.square(tf.matmul(sqrt, whitened, transpose_a=True)), axis=-2)
+
+    explained, uncertainty = pair(A, F.sqrt)
+    zero = tf.zeros_like(explained)
+    orthogonal_explained, orthogonal_uncertainty = (zero, zero) if E is None else pair(E, F.orthogonal_sqrt)
+    terms = (C.kff, -explained, uncertainty, -orthogonal_explained, orthogonal_uncertainty)
+    return VarianceTerms(*(tf.transpose(tf.broadcast_to(t, [num_latents, tf.shape(C.kff)[-1]])) for t in terms))
+
+
 def predict(
     F: Factors,
     X: tf.Tensor,

@@ -335,3 +335,16 @@ def test_degenerate_pairs_are_refused_or_warned_about(rng):
         pair(*(ActivationFeatures(rng.normal(size=(n, 3)), "relu", 3) for n in (7, 4)))
     with pytest.warns(UserWarning, match="singular: only 9 of them"):
         pair(harmonics, SphericalHarmonics(3, [2, 4]))
+
+
+@pytest.mark.parametrize("covariance", ["full", "prior"])
+def test_terms_of_the_variance_add_up(covariance, rng):
+    kernel, X = ArcCosine(), rng.normal(size=(7, 2))
+    u, v = ActivationFeatures(rng.normal(size=(4, 3))), InducingPoints(rng.normal(size=(5, 2)))
+    posterior = make_posterior(kernel, u, v, rng, num_outputs=2, orthogonal_covariance=covariance)
+    terms = posterior.variance_terms(X)
+    np.testing.assert_allclose(sum(terms), posterior.predict_f(X)[1], rtol=1e-10)
+    np.testing.assert_allclose(terms.prior[:, 0], kernel(X, full_cov=False), rtol=1e-14)
+    assert (terms.explained <= 0).numpy().all() and (terms.orthogonal_uncertainty >= 0).numpy().all()
+    alone = make_posterior(kernel, u, None, rng)
+    assert not np.any(alone.variance_terms(X).orthogonal_explained)

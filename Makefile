@@ -29,7 +29,7 @@ docs: $(DOCS_STAMP)  ## build the documentation, warnings are errors
 bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt spherical-harmonics-basis
 	$(BIN)/python -m benchmarks.covariances
-	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.step --rounds 7 --dtypes float64
 	$(BIN)/python -m benchmarks.predict
 
 clean:  ## remove the environment and everything generated

@@ -11,3 +11,5 @@ html_theme = "furo"
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+napoleon_use_ivar = True
+autodoc_inherit_docstrings = False

@@ -84,6 +84,7 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
 
     @inherit_check_shapes
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """The ELBO."""
         return self.elbo()
 
     @check_shapes("return: []")
@@ -111,6 +112,7 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
     def predict_f(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance, or covariance, of the latent functions at new inputs."""
         Xnew = tf.convert_to_tensor(Xnew)
         if Xnew.shape.rank != 2:
             raise ValueError(f"Expected inputs of shape [N, D]. Got shape {tuple(Xnew.shape)}.")

@@ -113,6 +113,7 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
 
     @inherit_check_shapes
     def maximum_log_likelihood_objective(self, data: Any) -> tf.Tensor:
+        """The ELBO."""
         return self.elbo(data)
 
     @check_shapes("return: []")
@@ -131,6 +132,7 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
     def predict_f(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance, or covariance, of the latent functions at new inputs."""
         return self.posterior(None).fused_predict_f(Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
     def set_optimal_q(self, data: Any, *, batch_size: int = 4096) -> None:

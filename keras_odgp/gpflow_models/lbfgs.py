@@ -53,12 +53,17 @@ class _NonFiniteError(Exception):
 
 
 class _Objective:
-    """Loss and gradient as functions of one flat vector, remembering the best point."""
+    """Loss and gradient as functions of one flat vector, remembering the best point.
+
+    SciPy sees the vector (point - origin) / scale. A restart moves the origin to the best point and shrinks the
+    scale, so that the first step, whose length SciPy chooses, does not fall over the same edge again.
+    """
 
     def __init__(self, loss: Any, variables: Sequence[tf.Variable], result: FitResult) -> None:
         self.variables = list(variables)
         self.result = result
         self.best_loss, self.best = np.inf, self.read()
+        self.origin, self.scale = self.best, 1.0
 
         @tf.function
         def evaluate() -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -79,20 +84,27 @@ class _Objective:
             variable.assign(point[position : position + size].reshape(variable.shape))
             position += size
 
-    def __call__(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+    def restart(self) -> None:
+        self.origin, self.scale = self.best, 0.1 * self.scale
+
+    def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        point = self.origin + self.scale * scaled
         self.write(point)
         self.result.num_evaluations += 1
         try:
             value, gradients = self._evaluate()
-        except tf.errors.InvalidArgumentError as error:  # a factorisation that no jitter could save
-            raise _NonFiniteError(str(error.message)) from error
+        except tf.errors.InvalidArgumentError as error:
+            if "Cholesky factorisation" not in error.message:
+                raise
+            sentence = error.message[error.message.index("The Cholesky factorisation") :].split(":")[0]
+            raise _NonFiniteError(sentence) from error
         loss = float(value)
         gradient = np.concatenate([g.numpy().ravel() for g in gradients]).astype(np.float64)
         if not np.isfinite(loss) or not np.isfinite(gradient).all():
             raise _NonFiniteError("the loss or its gradient became non-finite")
         if loss < self.best_loss:
-            self.best_loss, self.best = loss, point.copy()
-        return loss, gradient
+            self.best_loss, self.best = loss, point
+        return loss, self.scale * gradient
 
 
 def fit_lbfgs(
@@ -126,11 +138,13 @@ def fit_lbfgs(
     if not variables:
         raise ValueError("Expected a model with trainable parameters. Got one in which every parameter is fixed.")
     first = [v for name in VARIATIONAL for v in _variables_of(getattr(model, name, None))]
-    result = FitResult(loss=np.inf)
+    result = FitResult(loss=float("nan"), message="no iterations were asked for")
     stages = [(first, first_stage_iterations)] if first and len(first) < len(variables) else []
     for stage_variables, iterations in [*stages, (variables, max_iterations)]:
         if iterations > 0:
             _run_stage(_Objective(loss, stage_variables, result), iterations, tolerance, progress, result)
+    if result.num_evaluations == 0:
+        result.loss = float(loss())
     return result
 
 
@@ -154,7 +168,7 @@ def _run_stage(objective: _Objective, iterations: int, tolerance: float, progres
             try:
                 outcome = scipy.optimize.minimize(
                     objective,
-                    objective.best if np.isfinite(objective.best_loss) else objective.read(),
+                    np.zeros_like(objective.origin),
                     jac=True,
                     method="L-BFGS-B",
                     callback=step,
@@ -165,11 +179,12 @@ def _run_stage(objective: _Objective, iterations: int, tolerance: float, progres
             except _NonFiniteError as error:
                 if not np.isfinite(objective.best_loss):
                     raise ValueError(f"The loss is not finite at the start: {error}.") from error
+                result.converged, result.message = False, f"stopped after {restarts} restarts: {error}"
+                if restarts == MAX_RESTARTS:
+                    break
                 restarts += 1
                 result.num_restarts += 1
-                result.converged, result.message = False, f"stopped after {restarts} restarts: {error}"
-                if restarts > MAX_RESTARTS:
-                    break
+                objective.restart()
         else:
             result.converged, result.message = False, f"reached {iterations} iterations"
     objective.write(objective.best)

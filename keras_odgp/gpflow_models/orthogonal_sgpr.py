@@ -15,9 +15,8 @@ from keras_odgp import numerics
 from keras_odgp.orthogonal import check_orthogonal_features
 from keras_odgp.orthogonal.gram import cross, gram, num_features
 from keras_odgp.orthogonal.marginals import schur
-from keras_odgp.orthogonal.prediction import factorise, whitened_covariances
+from keras_odgp.orthogonal.prediction import factorise_prior, whitened_covariances
 from keras_odgp.orthogonal.solves import solve
-from keras_odgp.orthogonal.variational import Variational
 
 
 class _Posterior(NamedTuple):
@@ -72,6 +71,9 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
                 "OrthogonalSGPR shares one kernel among all outputs. Got a multi-output kernel: use OrthogonalSVGP."
             )
         self.data = data_input_to_tensor(data)
+        if any(part.shape.rank != 2 for part in self.data):
+            shapes = [tuple(part.shape) for part in self.data]
+            raise ValueError(f"Expected inputs of shape [N, D] and targets of shape [N, P]. Got shapes {shapes}.")
         super().__init__(
             kernel, gpflow.likelihoods.Gaussian(noise_variance), mean_function, num_latent_gps=self.data[1].shape[-1]
         )
@@ -118,7 +120,7 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
             raise ValueError(f"Expected inputs of shape [N, D]. Got shape {tuple(Xnew.shape)}.")
         X, Y = self.data
         features = (self.kernel, self.inducing_variable, self.orthogonal_inducing_variable)
-        factors = factorise(gram(*features), self._prior_q(), whiten=True)
+        factors = factorise_prior(gram(*features))
 
         def covariances(inputs: tf.Tensor) -> tf.Tensor:
             parts = whitened_covariances(factors, cross(*features, inputs))
@@ -146,19 +148,6 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
             identity = tf.eye(self.num_latent_gps, dtype=mean.dtype)
             covariance = tf.einsum("pnm,pq->npmq" if full_cov else "np,pq->npq", covariance, identity)
         return mean, covariance
-
-    def _prior_q(self) -> Variational:
-        """A placeholder q: the factors of the prior do not depend on it."""
-
-        def part(features: Any) -> tuple[tf.Tensor, tf.Tensor]:
-            size = num_features(features)
-            return tf.zeros((size, 1), gpflow.config.default_float()), tf.eye(
-                size, batch_shape=[1], dtype=gpflow.config.default_float()
-            )
-
-        if self.orthogonal_inducing_variable is None:
-            return Variational(*part(self.inducing_variable))
-        return Variational(*part(self.inducing_variable), *part(self.orthogonal_inducing_variable))
 
     def _training_covariances(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Whitened covariances `[R, N]` and prior variances `[N]`, by solves that differentiate cheaply."""

@@ -10,14 +10,15 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 from gpflow.kernels import Kernel, LinearCoregionalization
-from gpflow.likelihoods import Gaussian, Likelihood
+from gpflow.likelihoods import Gaussian, Likelihood, ScalarLikelihood
 from gpflow.models.util import inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from keras_odgp.numerics import floor_variance
 from keras_odgp.orthogonal import OrthogonalPosterior, Variational
-from keras_odgp.orthogonal.gram import num_features
+from keras_odgp.orthogonal.gram import gram, num_features
 from keras_odgp.orthogonal.optimal import Statistics, optimal_q, statistics, unwhiten_q
+from keras_odgp.orthogonal.prediction import factorise_prior
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
 
 
@@ -79,6 +80,10 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
         self.q_mu, self.q_sqrt = _variational_parameters(self.inducing_variable, num_latent_gps, q_mu, q_sqrt)
         self.orthogonal_inducing_variable = None
         self.orthogonal_q_mu = self.orthogonal_q_sqrt = None
+        if orthogonal_inducing_variable is None and (orthogonal_q_mu is not None or orthogonal_q_sqrt is not None):
+            raise ValueError("Got `orthogonal_q_mu` or `orthogonal_q_sqrt` without `orthogonal_inducing_variable`.")
+        if orthogonal_covariance == "prior" and orthogonal_q_sqrt is not None:
+            raise ValueError("Got `orthogonal_q_sqrt`, but with 'prior' covariance there is none to start.")
         if orthogonal_inducing_variable is not None:
             self.orthogonal_inducing_variable = inducingpoint_wrapper(orthogonal_inducing_variable)
             self.orthogonal_q_mu, self.orthogonal_q_sqrt = _variational_parameters(
@@ -121,6 +126,7 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
         """Evidence lower bound on data (X, Y), scaled to `num_data` if that is given."""
         X, Y = data
         mean, variance, kl = self.posterior(None).marginals(tf.convert_to_tensor(X))
+        self._check_targets(Y, mean.shape[-1])
         mean += self.mean_function(X)
         expectations = self.likelihood.variational_expectations(X, mean, floor_variance(variance), Y)
         scale = tf.constant(1.0, kl.dtype)
@@ -153,9 +159,8 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
             raise TypeError(
                 "The optimal q has no closed form under LinearCoregionalization, which mixes latent functions."
             )
-        posterior = self.posterior(None)
-        factors = posterior.factors()
         features = (self.kernel, self.inducing_variable, self.orthogonal_inducing_variable)
+        factors = factorise_prior(gram(*features))
 
         @tf.function(reduce_retracing=True)
         def batch_statistics(X: tf.Tensor, Y: tf.Tensor) -> Statistics:
@@ -163,13 +168,21 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
             return statistics(factors, X, Y - self.mean_function(X), precision, *features)
 
         total = None
-        for X, Y in _batches(data, batch_size):
+        for X, Y in _batches(data, batch_size, self.q_mu.dtype):
+            self._check_targets(Y, self.num_latent_gps)
             batch = batch_statistics(X, Y)
             total = batch if total is None else Statistics(*(old + new for old, new in zip(total, batch)))
         if total is None:
             raise ValueError("Expected data with at least one batch. Got none.")
         q = optimal_q(total, num_features(self.inducing_variable), self.num_latent_gps)
         self._assign(q if self.whiten else unwhiten_q(factors, q))
+
+    def _check_targets(self, Y: Any, num_outputs: int) -> None:
+        """Raises if a likelihood that sees every output by itself is given another number of targets."""
+        if isinstance(self.likelihood, ScalarLikelihood) and np.ndim(Y) > 0 and Y.shape[-1] not in (None, num_outputs):
+            raise ValueError(
+                f"Expected targets of shape [N, {num_outputs}], one column for each output. Got shape {tuple(Y.shape)}."
+            )
 
     def _assign(self, q: Variational) -> None:
         targets = (self.q_mu, self.q_sqrt, self.orthogonal_q_mu, self.orthogonal_q_sqrt)
@@ -191,10 +204,9 @@ def _variational_parameters(
     return gpflow.Parameter(mu), gpflow.Parameter(sqrt, transform=gpflow.utilities.triangular())
 
 
-def _batches(data: Any, batch_size: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """Pairs of tensors of the default dtype, from a pair of arrays or from an iterable of pairs."""
+def _batches(data: Any, batch_size: int, dtype: tf.DType) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+    """Pairs of tensors of one dtype, from a pair of arrays or from an iterable of pairs."""
     is_pair = isinstance(data, (tuple, list)) and len(data) == 2 and hasattr(data[0], "shape")
-    dtype = gpflow.config.default_float()
     batches: Iterable[Any] = data
     if is_pair:
         inputs, targets = data

@@ -62,7 +62,7 @@ def _check_pair(
         warnings.warn(
             f"The covariance Svv of {described} is singular: only {room} of them can add anything to the base. "
             f"{remedy}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

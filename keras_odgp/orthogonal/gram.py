@@ -87,12 +87,17 @@ def gram(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables 
     parts = [_latent_gram(*latent) for latent in latents(kernel, base, orthogonal)]
     if len(parts) == 1:
         return parts[0]
-    Kvus = [part.Kvu for part in parts]
+    shape = next((tf.shape(part.Kvu) for part in parts if part.Kvu is not None), None)
     return Gram(
         _stack([part.Kuu for part in parts]),
         None if parts[0].Kvv is None else _stack([part.Kvv for part in parts]),
-        None if any(K is None for K in Kvus) else tf.stack(Kvus),
+        None if shape is None else tf.stack([_or_zeros(part, shape) for part in parts]),
     )
+
+
+def _or_zeros(part: Gram, shape: tf.Tensor) -> tf.Tensor:
+    """Kvu of one latent process, zeros where its two sets are uncorrelated."""
+    return part.Kvu if part.Kvu is not None else tf.zeros(shape, part.Kuu.dtype)
 
 
 def _latent_gram(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables | None) -> Gram:

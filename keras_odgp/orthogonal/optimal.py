@@ -16,7 +16,7 @@ from gpflow.kernels import Kernel
 from keras_odgp import numerics
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.orthogonal.gram import Covariance, cross
-from keras_odgp.orthogonal.prediction import Factors, whitened_covariances
+from keras_odgp.orthogonal.prediction import PriorFactors, whitened_covariances
 from keras_odgp.orthogonal.variational import Variational
 
 
@@ -33,7 +33,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(
-    F: Factors,
+    F: PriorFactors,
     X: tf.Tensor,
     Y: tf.Tensor,
     noise_precision: tf.Tensor,
@@ -66,15 +66,19 @@ def optimal_q(stats: Statistics, num_base: int, num_outputs: int, *, name: str =
 
 
 def _inverse_root(precision: tf.Tensor, num_outputs: int, name: str) -> tf.Tensor:
-    """Lower triangular roots of the inverse, one for each output, shape `[P, M, M]`."""
+    """Lower triangular roots of the inverse, one for each output, shape `[P, M, M]`.
+
+    With rows and columns in reverse order, precision = U U^T with U upper triangular; the root is U^-T. No inverse is
+    factorised.
+    """
+    reversed_factor = numerics.cholesky(tf.reverse(precision, [-2, -1]), name=f"the posterior precision{name}")
+    U = tf.reverse(tf.linalg.band_part(reversed_factor, -1, 0), [-2, -1])
     identity = tf.eye(precision.shape[-1], batch_shape=precision.shape[:-2], dtype=precision.dtype)
-    L = numerics.cholesky(precision, name=f"the posterior precision{name}")
-    covariance = tf.linalg.cholesky_solve(L, identity)
-    root = numerics.cholesky(covariance, name=f"the posterior covariance{name}")
+    root = tf.linalg.triangular_solve(U, identity, lower=False, adjoint=True)
     return tf.tile(root[None], [num_outputs, 1, 1]) if len(root.shape) == 2 else root
 
 
-def unwhiten_q(F: Factors, q: Variational) -> Variational:
+def unwhiten_q(F: PriorFactors, q: Variational) -> Variational:
     """The unwhitened form of a whitened q: mean and root multiplied by the factor of the prior covariance."""
 
     def mean(L: Covariance, mu: tf.Tensor) -> tf.Tensor:

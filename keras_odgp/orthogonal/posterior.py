@@ -8,7 +8,7 @@ import gpflow
 import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.inducing_variables import InducingVariables
-from gpflow.kernels import Kernel
+from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
 from keras_odgp.covariances import DiagonalCovariance
@@ -71,8 +71,13 @@ class OrthogonalPosterior(AbstractPosterior):
         del self.X_data  # GPflow's name for what is called inducing_variable everywhere else
         check_orthogonal_covariance(orthogonal_covariance)
         num_latents = q_sqrt.shape[0]
+        if isinstance(kernel, MultioutputKernel) and kernel.num_latent_gps != num_latents:
+            raise ValueError(
+                f"Expected q for {kernel.num_latent_gps} latent processes, as the kernel has. Got q for {num_latents}."
+            )
         check_shapes_of((q_mu, q_sqrt), inducing_variable, num_outputs=num_latents, prefix="")
         if orthogonal_inducing_variable is not None:
+            _check_orthogonal_q(orthogonal_q_mu, orthogonal_q_sqrt, orthogonal_covariance)
             orthogonal_q = (orthogonal_q_mu, orthogonal_q_sqrt)
             check_shapes_of(orthogonal_q, orthogonal_inducing_variable, num_outputs=num_latents, prefix="orthogonal_")
         check_orthogonal_features(kernel, inducing_variable, orthogonal_inducing_variable)
@@ -187,6 +192,13 @@ class OrthogonalPosterior(AbstractPosterior):
         if W is None:
             return mean, covariance
         return mean, tf.einsum("...lnm,pl->...pnm" if full_cov else "...nl,pl->...np", covariance, tf.square(W))
+
+
+def _check_orthogonal_q(mu: Any, sqrt: Any, covariance: str) -> None:
+    if mu is None or (sqrt is None) != (covariance == "prior"):
+        expected = "`orthogonal_q_mu` and `orthogonal_q_sqrt`" if covariance == "full" else "`orthogonal_q_mu` alone"
+        given = [name for name, q in (("orthogonal_q_mu", mu), ("orthogonal_q_sqrt", sqrt)) if q is not None]
+        raise ValueError(f"Expected {expected} for orthogonal features with {covariance!r} covariance. Got: {given}.")
 
 
 def check_orthogonal_covariance(value: str) -> None:

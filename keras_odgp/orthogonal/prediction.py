@@ -38,15 +38,30 @@ class Factors(NamedTuple):
     orthogonal_alpha: tf.Tensor | None = None
 
 
-def factorise(G: Gram, q: Variational, *, whiten: bool, name: str = "") -> Factors:
-    """The factors of a posterior."""
+class PriorFactors(NamedTuple):
+    """The part of `Factors` that does not depend on q."""
+
+    Lu: Covariance
+    B: tf.Tensor | None
+    Lv: Covariance | None
+
+
+def factorise_prior(G: Gram, *, name: str = "") -> PriorFactors:
+    """Factors of the prior covariances of both sets of features."""
     Lu = root(G.Kuu, name=f"Kuu{name}")
-    mu, sqrt = (q.mu, q.sqrt) if whiten else (solve_means(Lu, q.mu), _solve(Lu, q.sqrt))
     if G.Kvv is None:
-        return Factors(Lu, sqrt, solve_means(Lu, mu, adjoint=True))
+        return PriorFactors(Lu, None, None)
     B = None if G.Kvu is None else _solve(Lu, tf.linalg.matrix_transpose(G.Kvu))
     Svv, reference = schur(G, B)
-    Lv = root(Svv, reference=reference, name=f"Svv{name}")
+    return PriorFactors(Lu, B, root(Svv, reference=reference, name=f"Svv{name}"))
+
+
+def factorise(G: Gram, q: Variational, *, whiten: bool, name: str = "") -> Factors:
+    """The factors of a posterior."""
+    Lu, B, Lv = factorise_prior(G, name=name)
+    mu, sqrt = (q.mu, q.sqrt) if whiten else (solve_means(Lu, q.mu), _solve(Lu, q.sqrt))
+    if Lv is None:
+        return Factors(Lu, sqrt, solve_means(Lu, mu, adjoint=True))
     orthogonal_mu = q.orthogonal_mu if whiten else solve_means(Lv, q.orthogonal_mu)
     orthogonal_sqrt = q.orthogonal_sqrt
     if not whiten and orthogonal_sqrt is not None:
@@ -54,11 +69,10 @@ def factorise(G: Gram, q: Variational, *, whiten: bool, name: str = "") -> Facto
     orthogonal_alpha = solve_means(Lv, orthogonal_mu, adjoint=True)
     if B is not None:
         mu -= apply(B, orthogonal_alpha)
-    alpha = solve_means(Lu, mu, adjoint=True)
-    return Factors(Lu, sqrt, alpha, B, Lv, orthogonal_sqrt, orthogonal_alpha)
+    return Factors(Lu, sqrt, solve_means(Lu, mu, adjoint=True), B, Lv, orthogonal_sqrt, orthogonal_alpha)
 
 
-def whitened_covariances(F: Factors, C: Cross) -> tuple[tf.Tensor, tf.Tensor | None]:
+def whitened_covariances(F: Factors | PriorFactors, C: Cross) -> tuple[tf.Tensor, tf.Tensor | None]:
     """A = Lu^-1 Kuf and E = Lv^-1 (Kvf - B^T A), shapes `[(L,) M, N]` and `[(L,) K, N]`."""
     A = _solve(F.Lu, C.Kuf)
     if F.Lv is None:
@@ -121,10 +135,10 @@ def predict(
     if C.Kvf is not None:
         mean += weigh(C.Kvf, F.orthogonal_alpha)
     mean = tf.reshape(mean, [shape[0], shape[1], mean.shape[-1]])
-    A, E = whitened_covariances(F, C)
-    parts = [(A, F.sqrt)]
-    if F.orthogonal_sqrt is not None:  # with the covariance of the prior, the terms of E cancel
-        parts.append((E, F.orthogonal_sqrt))
+    if F.orthogonal_sqrt is None:  # with the covariance of the prior, the terms of E cancel
+        parts = [(_solve(F.Lu, C.Kuf), F.sqrt)]
+    else:
+        parts = list(zip(whitened_covariances(F, C), (F.sqrt, F.orthogonal_sqrt)))
     if not full_cov:
         variance = C.kff if len(C.kff.shape) == 2 else C.kff[None, :]  # [1 or L, S N]
         for whitened, sqrt in parts:

@@ -27,8 +27,8 @@ def project(A: tf.Tensor, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> tuple[tf.Tensor
     """
     if len(A.shape) == 3:
         return _project_separate(A, q_mu, q_sqrt)
-    mean, norms = _project_shared(A, q_mu, q_sqrt)
-    return mean, norms
+    mean, change = _project_shared(A, q_mu, q_sqrt)  # a custom gradient returns a list
+    return mean, change
 
 
 def _project_separate(A: tf.Tensor, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -46,29 +46,33 @@ def test_first_stage_leaves_hyperparameters_alone(rng):
     assert model.kernel.variance.numpy() == 1.0 and model.likelihood.variance.numpy() == pytest.approx(0.5)
 
 
-class _Fragile(gpflow.models.GPModel, gpflow.models.training_mixins.InternalDataTrainingLossMixin):
-    """A loss that is NaN beyond a wall, which the first, long step of a line search runs into."""
+class _Walled(gpflow.models.GPModel, gpflow.models.training_mixins.InternalDataTrainingLossMixin):
+    """A loss that is NaN beyond a wall, which the first, long step of the line search runs into."""
 
     def __init__(self) -> None:
         super().__init__(gpflow.kernels.Matern52(), gpflow.likelihoods.Gaussian(), num_latent_gps=1)
         gpflow.utilities.set_trainable(self, False)
-        self.x = gpflow.Parameter(np.array([5.0, 5.0]))
-        self.calls = tf.Variable(0, trainable=False)
+        self.x = gpflow.Parameter(np.array([0.5, 0.5]))
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        self.calls.assign_add(1)
-        value = -tf.reduce_sum(tf.constant([1.0, 30.0], tf.float64) * (self.x - 1.0) ** 2)
-        return tf.where(self.calls == 4, tf.constant(np.nan, tf.float64), value)
+        return tf.reduce_sum(0.1 * tf.math.log(self.x) - self.x)  # NaN below zero, best at 0.1
 
     def predict_f(self, Xnew, full_cov=False, full_output_cov=False):
         raise NotImplementedError
 
 
 def test_it_goes_on_from_the_best_point_after_a_non_finite_loss():
-    model = _Fragile()
+    model = _Walled()
     result = fit_lbfgs(model, progress=False)
-    assert result.num_restarts == 1 and result.converged
-    np.testing.assert_allclose(model.x, 1.0, atol=1e-4)
+    assert result.num_restarts >= 1 and result.converged
+    np.testing.assert_allclose(model.x, 0.1, atol=1e-3)
+
+
+def test_no_iterations_change_nothing(rng):
+    X, Y = data(rng)
+    model = OrthogonalSVGP(Matern52(), gpflow.likelihoods.Gaussian(), X[:6].copy())
+    result = fit_lbfgs(model, (X, Y), max_iterations=0, first_stage_iterations=0)
+    assert result.loss == pytest.approx(float(model.training_loss((X, Y)))) and "no iterations" in result.message
 
 
 def test_bad_starts_are_named(rng):

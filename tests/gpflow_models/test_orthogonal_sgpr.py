@@ -54,8 +54,8 @@ def test_order_of_the_bounds(orthogonal, rng):
     exact = gpflow.models.GPR((X, Y), kernel, noise_variance=0.1).log_marginal_likelihood()
     base = make_feature("activations", kernel, 2, rng, num=4, num_levels=2)
     v = SphericalHarmonics(3, [2, 3]) if orthogonal == "harmonics" else make_feature("points", kernel, 2, rng, num=7)
-    alone = OrthogonalSGPR((X, Y), kernel, base, noise_variance=0.1).elbo()
     with numerics.jitter_scope(1e-10):
+        alone = OrthogonalSGPR((X, Y), kernel, base, noise_variance=0.1).elbo()
         factorised, joint = (
             OrthogonalSGPR((X, Y), kernel, base, v, noise_variance=0.1, factorised=f).elbo() for f in (True, False)
         )
@@ -136,5 +136,7 @@ def test_shape_errors(rng):
     model = OrthogonalSGPR((X, Y), Matern52(), X[:5].copy())
     with pytest.raises(ValueError, match=r"inputs of shape \[N, D\]"):
         model.predict_f(X[None])
+    with pytest.raises(ValueError, match=r"targets of shape \[N, P\]. Got shapes .*\(50,\)"):
+        OrthogonalSGPR((X, Y[:, 0]), Matern52(), X[:5].copy())
     with pytest.raises(TypeError, match="use OrthogonalSVGP"):
         OrthogonalSGPR((X, Y), gpflow.kernels.SharedIndependent(Matern52(), 2), X[:5].copy())

@@ -77,8 +77,7 @@ def test_it_is_joint_svgp_with_a_block_structure(pair, whiten, rng):
     if pair == ("harmonics", "activations"):
         v = ActivationFeatures(rng.normal(size=(4, 4)), "softplus", 3)
     if pair == ("activations", "harmonics"):
-        u, v = make_feature("activations", kernel, 3, rng, num=4, num_levels=1 + 1), SphericalHarmonics(4, [0, 2])
-        u = ActivationFeatures(rng.normal(size=(3, 4)), "softplus", 2)
+        u, v = ActivationFeatures(rng.normal(size=(3, 4)), "softplus", 2), SphericalHarmonics(4, [0, 2])
     if pair == ("activations", "activations"):
         u, v = (ActivationFeatures(rng.normal(size=(n, 4)), "softplus", 3, slope=3.0) for n in (5, 4))
     X = rng.normal(size=(8, 3))
@@ -287,10 +286,10 @@ def test_no_residual_variance_at_orthogonal_points_and_jitter_only_shrinks(base,
     """Identities 18 and 20."""
     kernel, W = KERNELS["matern52"](), rng.normal(size=(5, 2))
     u, v = make_feature(base, kernel, 2, rng, num=4, num_levels=3), InducingPoints(W)
-    explained = []
+    explained, others = [], rng.normal(size=(6, 2))
     for jitter in (0.0, 1e-6, 1e-3, 1e-1):
         with numerics.jitter_scope(jitter):
-            _, A, E = factors_and_whitened(kernel, u, v, np.vstack([W, rng.normal(size=(6, 2)) * 0 + 0.3]))
+            _, A, E = factors_and_whitened(kernel, u, v, np.vstack([W, others]))
         explained.append(np.sum(A**2, axis=0) + np.sum(E**2, axis=0))
     np.testing.assert_allclose(explained[0][:5], kernel(W, full_cov=False), rtol=1e-9)
     for less, more in zip(explained[1:], explained[:-1]):
@@ -308,13 +307,20 @@ def test_bad_arguments_are_named(rng):
         OrthogonalPosterior(kernel, u, mu, sqrt, u, np.zeros((3, 1)), sqrt)
     with pytest.raises(ValueError, match="'full' .SOLVE-GP. or 'prior' .ODVGP.. Got: 'diag'"):
         OrthogonalPosterior(kernel, u, mu, sqrt, u, mu, sqrt, orthogonal_covariance="diag")
+    with pytest.raises(
+        ValueError, match=r"`orthogonal_q_mu` and `orthogonal_q_sqrt` for .* 'full'.*Got: .'orthogonal_q_mu'."
+    ):
+        OrthogonalPosterior(kernel, u, mu, sqrt, u, mu)
+    with pytest.raises(ValueError, match=r"`orthogonal_q_mu` alone for .* 'prior'"):
+        OrthogonalPosterior(kernel, u, mu, sqrt, u, mu, sqrt, orthogonal_covariance="prior")
+    with pytest.raises(ValueError, match="Expected q for 3 latent processes, as the kernel has. Got q for 1"):
+        OrthogonalPosterior(SharedIndependent(Matern52(), 3), u, mu, sqrt)
     with pytest.raises(ValueError, match="Expected q for 2 latent processes"):
         OrthogonalPosterior(SeparateIndependent([Matern52(), Matern52()]), u, np.zeros((4, 3)), np.stack([sqrt[0]] * 3))
     with pytest.raises(ValueError, match="equally many, kernels and sets"):
         features = SeparateIndependentInducingVariables([u, u, u])
-        OrthogonalPosterior(
-            SeparateIndependent([Matern52(), Matern52()]), features, np.zeros((4, 3)), np.stack([sqrt[0]] * 3)
-        )
+        two = SeparateIndependent([Matern52(), Matern52()])
+        OrthogonalPosterior(two, features, np.zeros((4, 2)), np.stack([sqrt[0]] * 2))
 
 
 @pytest.mark.filterwarnings("ignore:.*span a space of dimension")
@@ -348,3 +354,20 @@ def test_terms_of_the_variance_add_up(covariance, rng):
     assert (terms.explained <= 0).numpy().all() and (terms.orthogonal_uncertainty >= 0).numpy().all()
     alone = make_posterior(kernel, u, None, rng)
     assert not np.any(alone.variance_terms(X).orthogonal_explained)
+
+
+def test_outputs_with_and_without_correlated_features(rng):
+    """One output whose two sets are uncorrelated must not hide the correlation of another."""
+    kernel = SharedIndependent(ArcCosine(), 2)
+    bases = [SphericalHarmonics(3, [0, 1]), InducingPoints(rng.normal(size=(4, 2)))]
+    v = SphericalHarmonics(3, [2])
+    u, vs = SeparateIndependentInducingVariables(bases), SharedIndependentInducingVariables(v)
+    (mu, sqrt), (omu, osqrt) = random_q(rng, 4, 2), random_q(rng, 5, 2)
+    posterior = OrthogonalPosterior(kernel, u, mu, sqrt, vs, omu, osqrt)
+    X = rng.normal(size=(6, 2))
+    mean, variance = posterior.fused_predict_f(X)
+    for p, base in enumerate(bases):
+        one = slice(p, p + 1)
+        single = OrthogonalPosterior(ArcCosine(), base, mu[:, one], sqrt[one], v, omu[:, one], osqrt[one])
+        for got, expected in zip((mean, variance), single.fused_predict_f(X)):
+            np.testing.assert_allclose(got[:, p], expected[:, 0], rtol=1e-9, atol=1e-10)

@@ -2,9 +2,9 @@
 inducing points.
 
 Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, on 8 inputs, with a
-Gaussian likelihood and without optimiser. All features are points. Two kernels: the arc-cosine kernel of order 1, each
-library with its own implementation (they agree to rounding), and GPflow's Matérn-5/2 in both, which compares the linear
-algebra alone.
+Gaussian likelihood and without optimiser. All features are points. Two kernels: GPflow's Matérn-5/2 in both models, the
+like-for-like comparison of the algorithms; and the arc-cosine kernel of order 1, each library with its own implementation
+(they agree to rounding), where part of the gain is that of the kernel and not of the model.
 Times of the models alternate in one process; each number of threads has a process of its own.
 """
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512], help="values of M = K")
     parser.add_argument("--outputs", type=int, nargs="+", default=[1, 8], help="values of P")
     parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"], choices=["float64", "float32"])
-    parser.add_argument("--kernels", nargs="+", default=["arccos", "matern52"], choices=["arccos", "matern52"])
+    parser.add_argument("--kernels", nargs="+", default=["matern52", "arccos"], choices=["arccos", "matern52"])
     parser.add_argument("--threads", type=int, default=0, help="measure with this many threads only, and print JSON")
     arguments = parser.parse_args()
     if arguments.threads:

@@ -3,8 +3,8 @@ inducing points.
 
 Run with `python -m benchmarks.step`. A step is the ELBO and its gradient in every parameter, on 8 inputs, with a
 Gaussian likelihood and without optimiser. All features are points. Two kernels: GPflow's Matérn-5/2 in both models, the
-like-for-like comparison of the algorithms; and the arc-cosine kernel of order 1, each library with its own implementation
-(they agree to rounding), where part of the gain is that of the kernel and not of the model.
+like-for-like comparison of the algorithms; and the arc-cosine kernel of order 1, each library with its own
+implementation (they agree to rounding), where part of the gain is that of the kernel and not of the model.
 Times of the models alternate in one process; each number of threads has a process of its own.
 """
 

@@ -6,10 +6,29 @@ from keras_odgp import (
     gpflow_models,
     inducing,
     kernels,
+    layers,
+    likelihoods,
+    losses,
     numerics,
     orthogonal,
+    saving,
     spherical,
 )
 from keras_odgp._version import __version__
+from keras_odgp.adapting import adapt
 
-__all__ = ["__version__", "covariances", "gpflow_models", "inducing", "kernels", "numerics", "orthogonal", "spherical"]
+__all__ = [
+    "__version__",
+    "adapt",
+    "covariances",
+    "gpflow_models",
+    "inducing",
+    "kernels",
+    "layers",
+    "likelihoods",
+    "losses",
+    "numerics",
+    "orthogonal",
+    "saving",
+    "spherical",
+]

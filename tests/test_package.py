@@ -29,6 +29,15 @@ ORDER = [
     "covariances",
     "orthogonal",
     "gpflow_models",
+    "likelihoods",
+    "saving",
+    "weights",
+    "layers",
+    "losses",
+    "metrics",
+    "adapting",
+    "predictive",
+    "callbacks",
 ]
 
 

@@ -35,9 +35,14 @@ def directions_from_data(X: np.ndarray, num: int, kernel: ZonalKernel, *, seed: 
     """Weights of units that point at k-means centres of the data, in the space that the kernel scales, shape `[num, D
     + 1]`.
     """
-    centres = points_from_data(X, num, seed=seed)
-    scaled = centres * np.sqrt(kernel.weight_variances.numpy())
-    return np.concatenate([scaled, np.full((num, 1), np.sqrt(kernel.bias_variance.numpy()))], axis=1)
+    return directions_at(points_from_data(X, num, seed=seed), kernel)
+
+
+def directions_at(points: np.ndarray, kernel: ZonalKernel) -> np.ndarray:
+    """Weights of units that point at inputs `[M, D]`, in the space that the kernel scales, shape `[M, D + 1]`."""
+    scaled = np.array(points, dtype=np.float64)
+    scaled[:, kernel.active_dims] *= np.sqrt(kernel.weight_variances.numpy())
+    return np.concatenate([scaled, np.full((len(scaled), 1), np.sqrt(kernel.bias_variance.numpy()))], axis=1)
 
 
 def random_directions(num: int, num_inputs: int, *, seed: int = 0) -> np.ndarray:

@@ -9,16 +9,15 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
-from gpflow.kernels import Kernel, LinearCoregionalization
+from gpflow.kernels import Kernel
 from gpflow.likelihoods import Gaussian, Likelihood, ScalarLikelihood
 from gpflow.models.util import inducingpoint_wrapper
 from gpflow.posteriors import PrecomputeCacheType
 
 from keras_odgp.numerics import floor_variance
-from keras_odgp.orthogonal import OrthogonalPosterior, Variational
-from keras_odgp.orthogonal.gram import gram, num_features
-from keras_odgp.orthogonal.optimal import Statistics, optimal_q, statistics, unwhiten_q
-from keras_odgp.orthogonal.prediction import factorise_prior
+from keras_odgp.orthogonal import OrthogonalPosterior
+from keras_odgp.orthogonal.gram import num_features
+from keras_odgp.orthogonal.optimal import Statistics, add_statistics
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
 
 
@@ -155,27 +154,21 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
                 f"{type(self.likelihood).__name__}: "
                 "use gpflow.optimizers.NaturalGradient instead."
             )
-        if isinstance(self.kernel, LinearCoregionalization):
-            raise TypeError(
-                "The optimal q has no closed form under LinearCoregionalization, which mixes latent functions."
-            )
-        features = (self.kernel, self.inducing_variable, self.orthogonal_inducing_variable)
-        factors = factorise_prior(gram(*features))
+        posterior = self.posterior(None)
+        factors = posterior.prior_factors()
 
         @tf.function(reduce_retracing=True)
         def batch_statistics(X: tf.Tensor, Y: tf.Tensor) -> Statistics:
             precision = 1.0 / self.likelihood.variance_at(X)
-            return statistics(factors, X, Y - self.mean_function(X), precision, *features)
+            return posterior.statistics(factors, X, Y - self.mean_function(X), precision)
 
         total = None
         for X, Y in _batches(data, batch_size, self.q_mu.dtype):
             self._check_targets(Y, self.num_latent_gps)
-            batch = batch_statistics(X, Y)
-            total = batch if total is None else Statistics(*(old + new for old, new in zip(total, batch)))
+            total = add_statistics(total, batch_statistics(X, Y))
         if total is None:
             raise ValueError("Expected data with at least one batch. Got none.")
-        q = optimal_q(total, num_features(self.inducing_variable), self.num_latent_gps)
-        self._assign(q if self.whiten else unwhiten_q(factors, q))
+        posterior.set_optimal_q(factors, total)
 
     def _check_targets(self, Y: Any, num_outputs: int) -> None:
         """Raises if a likelihood that sees every output by itself is given another number of targets."""
@@ -183,12 +176,6 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
             raise ValueError(
                 f"Expected targets of shape [N, {num_outputs}], one column for each output. Got shape {tuple(Y.shape)}."
             )
-
-    def _assign(self, q: Variational) -> None:
-        targets = (self.q_mu, self.q_sqrt, self.orthogonal_q_mu, self.orthogonal_q_sqrt)
-        for parameter, value in zip(targets, q):
-            if parameter is not None:
-                parameter.assign(value)
 
 
 def _variational_parameters(

@@ -41,12 +41,20 @@ def statistics(
     base: InducingVariables,
     orthogonal: InducingVariables | None,
 ) -> Statistics:
-    """The sums over one batch of inputs `[N, D]`, targets `[N, P]` and noise precisions `[N, 1]`."""
+    """The sums over one batch of inputs `[N, D]`, targets `[N, P]` and noise precisions `[N, 1]` or `[N, P]`."""
     parts = [part for part in whitened_covariances(F, cross(kernel, base, orthogonal, X)) if part is not None]
     G = tf.concat(parts, axis=-2)  # [(L,) R, N]
-    weighted = G * tf.transpose(noise_precision)
-    projection = tf.matmul(weighted, Y) if len(G.shape) == 2 else tf.einsum("prn,np->rp", weighted, Y)
+    if noise_precision.shape[-1] == 1:
+        weighted = G * tf.transpose(noise_precision)
+    else:  # every output has a precision of its own
+        weighted = G * tf.transpose(noise_precision)[:, None, :]  # [P, R, N]
+    projection = tf.matmul(weighted, Y) if len(weighted.shape) == 2 else tf.einsum("prn,np->rp", weighted, Y)
     return Statistics(tf.matmul(weighted, G, transpose_b=True), projection)
+
+
+def add_statistics(left: Statistics | None, right: Statistics) -> Statistics:
+    """Sums over the data of both."""
+    return right if left is None else Statistics(*(old + new for old, new in zip(left, right)))
 
 
 def optimal_q(stats: Statistics, num_base: int, num_outputs: int, *, name: str = "") -> Variational:

@@ -13,9 +13,18 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, Precompute
 
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
-from keras_odgp.orthogonal.gram import cross, gram, latents, mixing
+from keras_odgp.orthogonal.gram import cross, gram, latents, mixing, num_features
 from keras_odgp.orthogonal.marginals import Marginals, marginals, whiten_q
-from keras_odgp.orthogonal.prediction import Factors, VarianceTerms, factorise, predict, variance_terms
+from keras_odgp.orthogonal.optimal import Statistics, optimal_q, statistics, unwhiten_q
+from keras_odgp.orthogonal.prediction import (
+    Factors,
+    PriorFactors,
+    VarianceTerms,
+    factorise,
+    factorise_prior,
+    predict,
+    variance_terms,
+)
 from keras_odgp.orthogonal.variational import (
     OrthogonalCovariance,
     Variational,
@@ -124,6 +133,30 @@ class OrthogonalPosterior(AbstractPosterior):
     def factors(self) -> Factors:
         """Everything that predictions need of the parameters."""
         return factorise(gram(*self._features), self.q, whiten=self.whiten)
+
+    def prior_factors(self) -> PriorFactors:
+        """What `statistics` needs of kernel and features."""
+        return factorise_prior(gram(*self._features))
+
+    def statistics(self, F: PriorFactors, X: tf.Tensor, Y: tf.Tensor, noise_precision: tf.Tensor) -> Statistics:
+        """Sums over a batch of inputs `[N, D]`, targets `[N, P]` (less the mean function) and precisions of Gaussian
+        noise, `[N, 1]` or `[N, P]`, from which the optimal q follows.
+        """
+        return statistics(F, X, Y, noise_precision, *self._features)
+
+    def optimal_q(self, F: PriorFactors, total: Statistics) -> Variational:
+        """The optimum of q for Gaussian noise, given the sums over all data; whitened as q is."""
+        if mixing(self.kernel) is not None:
+            raise TypeError("The optimal q has no closed form under a kernel that mixes latent functions.")
+        q = optimal_q(total, num_features(self.inducing_variable), self.q_sqrt.shape[0])
+        return q if self.whiten else unwhiten_q(F, q)
+
+    def set_optimal_q(self, F: PriorFactors, total: Statistics) -> None:
+        """Sets q to its optimum for Gaussian noise."""
+        targets = (self.q_mu, self.q_sqrt, self.orthogonal_q_mu, self.orthogonal_q_sqrt)
+        for parameter, value in zip(targets, self.optimal_q(F, total)):
+            if parameter is not None:
+                parameter.assign(value)
 
     def variance_terms(self, X: tf.Tensor) -> VarianceTerms:
         """The terms of the variance of the latent functions at inputs `[N, D]`: where it comes from."""

@@ -1,0 +1,222 @@
+"""Start values for all GP layers of a model, each from what reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_odgp.layers import GaussianLikelihood, OrthogonalGP, recording
+from keras_odgp.layers.starts import Subset
+from keras_odgp.likelihoods import OutputLikelihood
+from keras_odgp.losses import VariationalLoss
+from keras_odgp.numerics import float_context
+from keras_odgp.orthogonal.gram import mixing
+from keras_odgp.orthogonal.optimal import Statistics, add_statistics
+
+Batches = Callable[[], Iterator[tuple[Any, Any]]]
+
+
+def adapt(
+    model: keras.Model,
+    x: Any,
+    y: Any = None,
+    *,
+    num_data: int | None = None,
+    method: str = "kmeans",
+    batch_size: int = 1024,
+) -> None:
+    """Gives every GP layer of a model the number of data and start values from what reaches it.
+
+    Inducing points start at centres of k-means, directions of activations point at such centres, and linear mean
+    functions become principal components. With targets and a Gaussian likelihood, q of the last GP layer starts at its
+    closed-form optimum, in one pass over the data. Call it once, before training, on any model that holds GP layers:
+    Sequential, Functional or subclassed.
+
+    Args:
+        model: A Keras model.
+        x: Inputs: an array, a structure of arrays, or a `tf.data.Dataset` or `keras.utils.PyDataset` of batches, which
+            give the targets too.
+        y: Targets, as given to `fit`. Defaults to none.
+        num_data: Number of data. Defaults to the number of targets, each a vector of all outputs.
+        method: `"kmeans"`, or `"subset"` for randomly chosen rows.
+        batch_size: Number of examples at a time, for arrays.
+
+    Example:
+
+    >>> x, y = np.random.randn(200, 2), np.random.randn(200)
+    >>> model = keras.Sequential([
+    ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=8, num_orthogonal=8, return_moments=True),
+    ...     keras_odgp.layers.GaussianLikelihood(),
+    ... ])
+    >>> keras_odgp.adapt(model, x, y)
+    >>> model.layers[0].num_data
+    200
+    """
+    batches = _batches_of(x, y, batch_size)
+    subset = Subset()
+    for inputs, targets in batches():
+        _check_targets_finite(targets)
+        subset.add([inputs] if targets is None else [inputs, targets])
+    if subset.total == 0:
+        raise ValueError("Expected data to adapt the model to. Got none.")
+    examples = subset.values[0]
+    targets = subset.values[1] if len(subset.values) > 1 else None
+    layers, outputs = _gp_layers(model, examples)
+    if num_data is None:
+        num_data = subset.total * (1 if targets is None else _data_per_example(targets, outputs))
+    for layer in layers:
+        _adapt_layer(model, layer, examples, batch_size, num_data=num_data, method=method)
+    if targets is not None:
+        _start_last_layers(model, layers, batches, examples, num_data)
+
+
+def _batches_of(x: Any, y: Any, batch_size: int) -> Batches:
+    """A function that starts an iteration over pairs of inputs and targets (or None)."""
+    if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
+        if y is not None:
+            raise ValueError("Expected targets within the dataset. Got a dataset as `x`, and `y` beside it.")
+        if isinstance(x, tf.data.Dataset) and x.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("Expected a dataset of finite size to adapt to. Got an infinite one: leave out `repeat`.")
+        elements = x if isinstance(x, tf.data.Dataset) else [x[i] for i in range(len(x))]
+        return lambda: (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in elements)
+    structure = keras.tree.map_structure(np.asarray, x if y is None else (x, y))
+    sizes = {array.shape[0] if array.ndim else -1 for array in keras.tree.flatten(structure)}
+    if len(sizes) != 1 or -1 in sizes:
+        raise ValueError(f"Expected arrays of equal length as inputs and targets. Got lengths {sorted(sizes)}.")
+    (size,) = sizes
+
+    def iterate() -> Iterator[tuple[Any, Any]]:
+        for start in range(0, size, batch_size):
+            part = _rows(structure, start, start + batch_size)
+            yield (part, None) if y is None else part
+
+    return iterate
+
+
+def _rows(structure: Any, start: int, stop: int) -> Any:
+    return keras.tree.map_structure(lambda array: array[start:stop], structure)
+
+
+def _check_targets_finite(targets: Any) -> None:
+    for array in keras.tree.flatten(targets):
+        if array is not None and not np.isfinite(np.asarray(array, dtype=np.float64)).all():
+            raise ValueError("Expected finite targets to adapt to. Got NaN or infinity: remove these data first.")
+
+
+def _gp_layers(model: keras.Model, examples: Any) -> tuple[list[OrthogonalGP], list[tf.Tensor]]:
+    """GP layers in the order in which data reach them, and the outputs for one example."""
+    layers: list[OrthogonalGP] = []
+
+    def visitor(layer: Any, inputs: tf.Tensor) -> None:
+        if layer not in layers:
+            layers.append(layer)
+            if layer.num_data is None:
+                layer.set_num_data(1)  # the true number follows
+
+    with recording.visiting(visitor):
+        outputs = model(_rows(examples, 0, 1), training=False)
+    if not layers:
+        raise ValueError(f"Expected a model with `OrthogonalGP` layers to adapt. Got none in {model.name!r}.")
+    return layers, keras.tree.flatten(outputs)
+
+
+def _data_per_example(targets: Any, outputs: list[tf.Tensor]) -> int:
+    """How many data one example has: more than one for sequences, whose loss is the mean over all their members."""
+    shape, output = list(keras.tree.flatten(targets)[0].shape), list(outputs[0].shape)
+    if len(output) < 4:
+        return 1
+    *lead, units, _ = output
+    is_sequence = len(shape) == len(lead) + 1 or (len(shape) == len(lead) and shape[1:] == lead[1:] and units == 1)
+    return int(np.prod(lead[1:])) if is_sequence else 1
+
+
+def _adapt_layer(
+    model: keras.Model, layer: OrthogonalGP, examples: Any, batch_size: int, *, num_data: int, method: str
+) -> None:
+    reached: list[np.ndarray] = []
+
+    def visitor(visited: Any, inputs: tf.Tensor) -> None:
+        if visited is layer:
+            reached.append(inputs.numpy().reshape(-1, inputs.shape[-1]))
+
+    with recording.visiting(visitor):
+        for start in range(0, len(keras.tree.flatten(examples)[0]), batch_size):
+            model(_rows(examples, start, start + batch_size), training=False)
+    layer.adapt(np.concatenate(reached), num_data=num_data, method=method)
+
+
+def _start_last_layers(
+    model: keras.Model, layers: list[OrthogonalGP], batches: Batches, examples: Any, num_data: int
+) -> None:
+    """Sets q to its optimum in layers whose moments reach an output with Gaussian noise."""
+    is_gaussian = any(isinstance(layer, GaussianLikelihood) for layer in model._flatten_layers())
+    loss = getattr(model, "loss", None)
+    is_gaussian |= isinstance(loss, VariationalLoss) and loss.likelihood == "gaussian"
+    heads = _heads(model, layers, _rows(examples, 0, 8)) if is_gaussian else {}
+    if not heads:
+        return
+    factors = {}
+    for layer in heads:
+        with float_context(layer.compute_dtype):
+            factors[layer] = layer.posterior.prior_factors()
+
+    @tf.function(reduce_retracing=True)
+    def batch_statistics(inputs: Any, targets: Any) -> list[Statistics]:
+        outputs, reached = _call_recording(model, inputs)
+        all_targets = keras.tree.flatten(targets)
+        return [
+            _statistics(layer, factors[layer], reached[id(layer)], all_targets[index], outputs[index])
+            for layer, index in heads.items()
+        ]
+
+    totals: list[Statistics | None] = [None] * len(heads)
+    for inputs, targets in batches():
+        totals = [add_statistics(*pair) for pair in zip(totals, batch_statistics(inputs, targets))]
+    for layer, total in zip(heads, totals):
+        with float_context(layer.compute_dtype):
+            layer.posterior.set_optimal_q(factors[layer], total)
+
+
+def _heads(model: keras.Model, layers: list[OrthogonalGP], few: Any) -> dict[OrthogonalGP, int]:
+    """Layers whose moments are the first columns of an output with three, and the index of that output."""
+    outputs, reached = _call_recording(model, few)
+    heads = {}
+    for layer in layers:
+        if not layer.return_moments or mixing(layer.kernel) is not None:
+            continue
+        mean, variance, _ = layer.marginals(reached[id(layer)])
+        moments = tf.stack([mean, variance], axis=-1).numpy()
+        for index, output in enumerate(outputs):
+            columns = np.asarray(output)
+            if columns.shape == (*moments.shape[:-1], 3) and np.allclose(columns[..., :2], moments, 1e-4, 1e-6):
+                heads[layer] = index
+    return heads
+
+
+def _call_recording(model: keras.Model, inputs: Any) -> tuple[list[tf.Tensor], dict[int, tf.Tensor]]:
+    reached: dict[int, tf.Tensor] = {}
+
+    def visitor(layer: Any, layer_inputs: tf.Tensor) -> None:
+        reached[id(layer)] = layer_inputs
+
+    with recording.visiting(visitor):
+        outputs = model(inputs, training=False)
+    return keras.tree.flatten(outputs), reached
+
+
+def _statistics(layer: OrthogonalGP, factors: Any, inputs: tf.Tensor, y: tf.Tensor, output: tf.Tensor) -> Statistics:
+    output = tf.cast(output, layer.compute_dtype)
+    aligned = OutputLikelihood("gaussian").align(y, output)
+    mean = 0.0 if layer.mean_layer is None else tf.cast(layer.mean_layer(inputs), output.dtype)
+    rows, units = [-1, inputs.shape[-1]], [-1, layer.units]
+    # Samples of one datum, on axes that only the output has, share its weight.
+    weight = tf.cast(tf.size(y), output.dtype) / tf.cast(tf.size(aligned), output.dtype)
+    precision = tf.reshape(weight / output[..., 2], units)
+    with float_context(layer.compute_dtype):
+        return layer.posterior.statistics(
+            factors, tf.reshape(inputs, rows), tf.reshape(aligned - mean, units), precision
+        )

@@ -1,0 +1,387 @@
+"""The orthogonally decoupled posterior as a Keras layer."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import gpflow
+import keras
+import numpy as np
+import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints, InducingVariables
+from gpflow.kernels import Kernel, MultioutputKernel
+
+from keras_odgp import saving
+from keras_odgp.inducing import ActivationFeatures
+from keras_odgp.layers import recording
+from keras_odgp.layers.mean_functions import FixedLinear, check_mean_function, make_mean_function
+from keras_odgp.layers.specification import check_features, check_kernel, make_features, make_kernel
+from keras_odgp.layers.starts import check_rows, collect_rows, start_directions, start_points
+from keras_odgp.numerics import float_context, floor_variance
+from keras_odgp.orthogonal import OrthogonalPosterior
+from keras_odgp.orthogonal.gram import latents, num_features
+from keras_odgp.orthogonal.posterior import check_orthogonal_covariance
+from keras_odgp.orthogonal.variational import OrthogonalCovariance
+from keras_odgp.weights import adopt
+
+HIDDEN_SCALE, LAST_SCALE = 1e-2, 1.0
+HIDDEN_VARIANCE, LAST_VARIANCE = 0.1, 1.0
+
+_owners: weakref.WeakValueDictionary[int, keras.Layer] = weakref.WeakValueDictionary()
+
+
+@keras.saving.register_keras_serializable(package="keras_odgp")
+class OrthogonalGP(keras.layers.Layer):
+    r"""A layer of sparse Gaussian processes with base features and features orthogonal to them.
+
+    Works on the last axis, like `keras.layers.Dense`. Passes on a sample of each process at each input, drawn anew at
+    every call, or with `return_moments=True` the marginal means and variances. Adds its divergence from the prior,
+    divided by the number of data, as a loss, so that with a `keras_odgp.losses.VariationalLoss` the loss of a model is
+    its negative ELBO per datum. Call `keras_odgp.adapt(model, x, y)` before training: it tells the layers the number
+    of data and gives them start values.
+
+    Args:
+        units: Number of outputs, each a process of its own; all share kernel and features.
+        num_inducing: Number of base features M. Defaults to 128, or fewer if fewer span all that such features can.
+            Harmonics come in whole levels, as many as fit.
+        num_orthogonal: Number of orthogonal features K. Defaults likewise; 0 makes the model plain SVGP.
+        kernel: `"arccos"`, `"matern12"`, `"matern32"`, `"matern52"`, `"squared_exponential"` (all on the sphere), a
+            kernel object of `keras_odgp.kernels`, or any GPflow kernel if all features are points. Defaults to
+            `"arccos"`.
+        features: Base features: `"points"`, `"harmonics"`, an activation such as `"softplus"` or `"relu"`, or an
+            inducing variable. Defaults to `"softplus"`.
+        orthogonal_features: Orthogonal features, likewise; None for none. Defaults to `"points"`.
+        num_levels: Levels of the sphere that activations and harmonics have. Defaults to 6.
+        mean_function: None (zero), `"identity"`, `"linear"` (principal components, or zero padding where the width
+            grows; not trained), a Keras layer, or `"auto"`: none for a layer that returns moments, otherwise the
+            identity, or `"linear"` where the width changes. Defaults to `"auto"`.
+        whiten: Whether q is about whitened features. Defaults to True.
+        orthogonal_covariance: `"full"` (SOLVE-GP) or `"prior"` (ODVGP). Defaults to `"full"`.
+        initial_scale: Standard deviation at which q starts, relative to that of the prior. Defaults to 1 for a layer
+            that returns moments and 0.01 otherwise, because hidden layers that start noisy learn slowly.
+        num_data: Number of data in the training set. Defaults to what `adapt` finds.
+        return_moments: Whether to return means and variances instead of samples. Defaults to False.
+        seed: Seed of samples and start values.
+        dtype: `"float64"` (default) or `"float32"`.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Input shape:
+
+    `[batch, ..., D]`.
+
+    Output shape:
+
+    `[batch, ..., units]`, or `[batch, ..., units, 2]` if `return_moments`.
+
+    Example:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input((3,)),
+    ...     keras_odgp.layers.OrthogonalGP(3, num_inducing=8, num_orthogonal=8),
+    ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=8, num_orthogonal=8, return_moments=True),
+    ...     keras_odgp.layers.GaussianLikelihood(),
+    ... ])
+    >>> model(np.ones((5, 3))).shape.as_list()
+    [5, 1, 3]
+
+    Reference:
+
+    - Tiao, Dutordoir and Picheny, Spherical inducing features for orthogonally-decoupled Gaussian processes, ICML
+      2023.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        num_inducing: int | None = None,
+        num_orthogonal: int | None = None,
+        kernel: str | Kernel = "arccos",
+        features: str | InducingVariables = "softplus",
+        orthogonal_features: str | InducingVariables | None = "points",
+        num_levels: int = 6,
+        mean_function: str | keras.Layer | None = "auto",
+        whiten: bool = True,
+        orthogonal_covariance: OrthogonalCovariance = "full",
+        initial_scale: float | None = None,
+        num_data: int | None = None,
+        return_moments: bool = False,
+        seed: int | None = None,
+        dtype: Any = "float64",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dtype=dtype, **kwargs)
+        if self.compute_dtype not in ("float64", "float32") or self.compute_dtype != self.variable_dtype:
+            raise ValueError(f"Expected `dtype` to be 'float64' or 'float32'. Got: {dtype!r}.")
+        for name, value, least in (
+            ("units", units, 1),
+            ("num_inducing", num_inducing, 1),
+            ("num_orthogonal", num_orthogonal, 0),
+            ("num_levels", num_levels, 1),
+            ("num_data", num_data, 1),
+        ):
+            _check_count(name, value, least, optional=name not in ("units", "num_levels"))
+        if initial_scale is not None and not initial_scale > 0:
+            raise ValueError(f"Expected `initial_scale` above 0. Got: {initial_scale!r}.")
+        check_kernel(kernel)
+        check_features(features, "features")
+        if orthogonal_features is not None:
+            check_features(orthogonal_features, "orthogonal_features")
+        check_mean_function(mean_function)
+        check_orthogonal_covariance(orthogonal_covariance)
+        self.units = int(units)
+        self.num_inducing = num_inducing
+        self.num_orthogonal = num_orthogonal
+        self._kernel = kernel
+        self.features = features
+        self.orthogonal_features = orthogonal_features
+        self.num_levels = num_levels
+        self.mean_function = mean_function
+        self.whiten = whiten
+        self.orthogonal_covariance = orthogonal_covariance
+        self.initial_scale = initial_scale
+        self.num_data = num_data
+        self.return_moments = return_moments
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self._start_seed = int(keras.ops.convert_to_numpy(self.seed_generator.state)[0])
+        self.kl_metric = keras.metrics.Mean(name=f"{self.name}_kl")
+        self._posterior: OrthogonalPosterior | None = None
+        self._kl_term: tf.Tensor | None = None
+
+    @property
+    def posterior(self) -> OrthogonalPosterior:
+        """The GPflow view of the layer, without mean function: its parameters are the layer's weights."""
+        if self._posterior is None:
+            raise ValueError(
+                f"Layer {self.name!r} has no posterior before it is built. Call it on data, or `adapt` it."
+            )
+        return self._posterior
+
+    @property
+    def kernel(self) -> str | Kernel:
+        """The kernel; as given before the layer is built."""
+        return self._kernel if self._posterior is None else self._posterior.kernel
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        num_inputs = input_shape[-1]
+        if num_inputs is None:
+            raise ValueError(f"Layer {self.name!r} needs inputs of known width. Got shape {tuple(input_shape)}.")
+        self.input_spec = keras.InputSpec(min_ndim=2, axes={-1: num_inputs})
+        with tf.init_scope(), float_context(self.compute_dtype):
+            self._posterior = self._make_posterior(num_inputs)
+        self._adopted = self._adopt_parameters()
+        self._num_data_weight = self._add_constant("num_data", self.num_data or 0)
+        self.kl_weight = self._add_constant("kl_weight", 1.0)
+        self.mean_layer = make_mean_function(
+            self.mean_function, num_inputs, self.units, last=self.return_moments, dtype=self.dtype_policy
+        )
+        if self.mean_layer is not None and not self.mean_layer.built:
+            self.mean_layer.build(input_shape)
+        if self.mean_layer is not None:
+            shape = self.mean_layer.compute_output_shape(input_shape)
+            if shape[-1] != self.units:
+                raise ValueError(
+                    f"Expected a mean function with {self.units} outputs, as layer {self.name!r} has units. Got shape "
+                    f"{tuple(shape)}."
+                )
+
+    def _make_posterior(self, num_inputs: int) -> OrthogonalPosterior:
+        variance = LAST_VARIANCE if self.return_moments else HIDDEN_VARIANCE
+        kernel = make_kernel(self._kernel, num_inputs, variance)
+        base, orthogonal = make_features(
+            (self.features, self.orthogonal_features),
+            (self.num_inducing, self.num_orthogonal),
+            kernel=kernel,
+            num_inputs=num_inputs,
+            num_levels=self.num_levels,
+            seed=self._start_seed,
+        )
+        num_latents = kernel.num_latent_gps if isinstance(kernel, MultioutputKernel) else self.units
+        if isinstance(kernel, MultioutputKernel) and kernel.num_latent_gps and _num_outputs(kernel) != self.units:
+            raise ValueError(
+                f"Expected a kernel with {self.units} outputs, as many as units. Got {_num_outputs(kernel)}."
+            )
+        for part in (kernel, base, orthogonal):
+            self._check_dtype(part)
+        orthogonal_q: tuple[Any, Any] = (None, None)
+        if orthogonal is not None:
+            orthogonal_q = self._start_q(orthogonal, num_latents)
+            if self.orthogonal_covariance == "prior":
+                orthogonal_q = (orthogonal_q[0], None)
+        return OrthogonalPosterior(
+            kernel,
+            base,
+            *self._start_q(base, num_latents),
+            orthogonal,
+            *orthogonal_q,
+            whiten=self.whiten,
+            orthogonal_covariance=self.orthogonal_covariance,
+        )
+
+    def _start_q(self, features: InducingVariables, num_latents: int) -> tuple[gpflow.Parameter, gpflow.Parameter]:
+        size = num_features(features)
+        scale = self.initial_scale or (LAST_SCALE if self.return_moments else HIDDEN_SCALE)
+        return (
+            gpflow.Parameter(np.zeros((size, num_latents))),
+            gpflow.Parameter(np.tile(scale * np.eye(size), (num_latents, 1, 1))),
+        )
+
+    def _check_dtype(self, part: Any) -> None:
+        for path, parameter in gpflow.utilities.parameter_dict(part).items() if part is not None else ():
+            if parameter.dtype.name != self.compute_dtype:
+                raise ValueError(
+                    f"Layer {self.name!r} computes in {self.compute_dtype}, but {type(part).__name__}{path} is of "
+                    f"dtype {parameter.dtype.name}. Make it within "
+                    f"`with keras_odgp.numerics.float_context({self.compute_dtype!r}):`, or give the layer "
+                    f"dtype={parameter.dtype.name!r}."
+                )
+
+    def _adopt_parameters(self) -> list[keras.Variable]:
+        for parameter in self.posterior.parameters:
+            owner = _owners.setdefault(id(parameter.unconstrained_variable), self)
+            if owner is not self:
+                raise ValueError(
+                    f"Layers {owner.name!r} and {self.name!r} were given the same kernel or inducing variable. Weights "
+                    "belong to one layer: give each its own, for example by `gpflow.utilities.deepcopy`."
+                )
+        return adopt(self.posterior)
+
+    def _add_constant(self, name: str, value: float) -> keras.Variable:
+        return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), trainable=False)
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        recording.visit(self, inputs)
+        mean, variance, kl = self.marginals(inputs)
+        self._add_divergence(kl, training)
+        if self.return_moments:
+            return tf.stack([mean, variance], axis=-1)
+        noise = keras.random.normal(tf.shape(mean), dtype=self.compute_dtype, seed=self.seed_generator)
+        return mean + tf.sqrt(variance) * tf.ensure_shape(noise, mean.shape)
+
+    def marginals(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Means and variances `[..., units]` at inputs `[..., D]`, mean function included, and the divergence."""
+        shape = self.compute_output_shape(inputs.shape)[: len(inputs.shape)]
+        with float_context(self.compute_dtype):
+            flat = tf.reshape(inputs, [-1, inputs.shape[-1]])  # only marginals are needed: all rows are alike
+            mean, variance, kl = self.posterior.marginals(flat, name=f" of layer {self.name!r}")
+        lead = tf.concat([tf.shape(inputs)[:-1], [self.units]], axis=0)
+        mean, variance = (tf.ensure_shape(tf.reshape(part, lead), shape) for part in (mean, floor_variance(variance)))
+        if self.mean_layer is not None:
+            mean += tf.cast(self.mean_layer(inputs), mean.dtype)
+        return mean, variance, kl
+
+    def _add_divergence(self, kl: tf.Tensor, training: bool) -> None:
+        if self._kl_term is not None and any(term is self._kl_term for term in self.losses):
+            return  # called twice in one pass over the model: there is one q, so it counts once
+        if not self._knows_num_data():
+            message = (
+                f"Layer {self.name!r} does not know the number of data, by which its KL divergence is divided. Call "
+                "`keras_odgp.adapt(model, x_train, y_train)` before training, or give the layer `num_data`."
+            )
+            if training:
+                raise ValueError(message)
+            warnings.warn(f"{message} Until then its loss is infinite; predictions are right.", stacklevel=2)
+        self.kl_metric.update_state(kl)
+        # Keras adds losses without casting them, and its own are of this dtype.
+        self._kl_term = tf.cast(self.kl_weight * kl / self._num_data_weight, keras.config.floatx())
+        self.add_loss(self._kl_term)
+
+    def _knows_num_data(self) -> bool:
+        with tf.init_scope():  # at tracing too the present value counts
+            return not tf.executing_eagerly() or float(keras.ops.convert_to_numpy(self._num_data_weight)) > 0
+
+    def adapt(self, data: Any, *, num_data: int | None = None, method: str = "kmeans") -> None:
+        """Takes start values from data that reach the layer, in the manner of `keras.layers.Normalization`.
+
+        Sets the number of data, inducing points, directions of activations, and the principal components of a linear
+        mean function. Feature objects that were given to the layer keep their values.
+
+        Args:
+            data: Inputs `[..., D]`, or a `tf.data.Dataset` of batches of them (targets after them are ignored).
+            num_data: Number of data. Defaults to the number of rows.
+            method: `"kmeans"`, or `"subset"` for randomly chosen rows.
+        """
+        rows, total = collect_rows(data, seed=self._start_seed)
+        check_rows(rows, self.name, self.input_spec.axes[-1] if self.built else rows.shape[1])
+        if not self.built:
+            self(np.zeros((1, rows.shape[1])))
+        self.set_num_data(total if num_data is None else num_data)
+        given = (self.features, self.orthogonal_features)
+        sets = (self.posterior.inducing_variable, self.posterior.orthogonal_inducing_variable)
+        for index, (specification, features) in enumerate(zip(given, sets)):
+            if isinstance(specification, str):
+                self._start_features(features, rows, self._start_seed + index, method)
+        if isinstance(self.mean_layer, FixedLinear):
+            self.mean_layer.adapt(rows)
+
+    def _start_features(self, features: InducingVariables | None, rows: np.ndarray, seed: int, method: str) -> None:
+        if isinstance(features, InducingPoints):
+            features.Z.assign(start_points(rows, num_features(features), seed=seed, method=method))
+        elif isinstance(features, ActivationFeatures):
+            kernel = latents(self.posterior.kernel, features, None)[0][0]
+            features.weights.assign(start_directions(rows, num_features(features), kernel, seed=seed, method=method))
+
+    def set_num_data(self, num_data: int) -> None:
+        """Sets the number of data, by which the divergence is divided."""
+        _check_count("num_data", num_data, 1, optional=False)
+        self.num_data = int(num_data)
+        self._num_data_weight.assign(float(num_data))
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        # Keras does not save it, but training that goes on, and predictions of a loaded model, depend on it.
+        store["seed_state"] = keras.ops.convert_to_numpy(self.seed_generator.state)
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables({name: store[name] for name in store.keys() if name != "seed_state"})
+        self.seed_generator.state.assign(store["seed_state"])
+        num_data = int(keras.ops.convert_to_numpy(self._num_data_weight))
+        self.num_data = num_data or None
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        shape = (*input_shape[:-1], self.units)
+        return (*shape, 2) if self.return_moments else shape
+
+    def get_config(self) -> dict[str, Any]:
+        mean = self.mean_function
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "num_inducing": self.num_inducing,
+            "num_orthogonal": self.num_orthogonal,
+            "kernel": saving.serialise(self._kernel),
+            "features": saving.serialise(self.features),
+            "orthogonal_features": saving.serialise(self.orthogonal_features),
+            "num_levels": self.num_levels,
+            "mean_function": keras.saving.serialize_keras_object(mean) if isinstance(mean, keras.Layer) else mean,
+            "whiten": self.whiten,
+            "orthogonal_covariance": self.orthogonal_covariance,
+            "initial_scale": self.initial_scale,
+            "num_data": self.num_data,
+            "return_moments": self.return_moments,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> OrthogonalGP:
+        config = dict(config)
+        for name in ("kernel", "features", "orthogonal_features"):
+            config[name] = saving.deserialise(config[name])
+        if isinstance(config["mean_function"], dict):
+            config["mean_function"] = keras.saving.deserialize_keras_object(config["mean_function"])
+        return cls(**config)
+
+
+def _check_count(name: str, value: Any, least: int, *, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"Expected `{name}` to be an integer, at least {least}. Got: {value!r}.")
+
+
+def _num_outputs(kernel: MultioutputKernel) -> int:
+    return (
+        int(kernel.W.shape[0]) if isinstance(kernel, gpflow.kernels.LinearCoregionalization) else kernel.num_latent_gps
+    )

@@ -177,6 +177,7 @@ def _start_last_layers(
     for inputs, targets in batches():
         totals = [add_statistics(*pair) for pair in zip(totals, batch_statistics(inputs, targets))]
     for layer, total in zip(heads, totals):
+        assert total is not None  # there was at least one batch
         with float_context(layer.compute_dtype):
             layer.posterior.set_optimal_q(factors[layer], total)
 
@@ -186,7 +187,7 @@ def _heads(model: keras.Model, layers: list[OrthogonalGP], few: Any) -> dict[Ort
     outputs, reached = _call_recording(model, few)
     heads = {}
     for layer in layers:
-        if not layer.return_moments or mixing(layer.kernel) is not None:
+        if not layer.return_moments or mixing(layer.posterior.kernel) is not None:
             continue
         mean, variance, _ = layer.marginals(reached[id(layer)])
         moments = tf.stack([mean, variance], axis=-1).numpy()

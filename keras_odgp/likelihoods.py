@@ -172,7 +172,10 @@ class OutputLikelihood:
         return f"keras_odgp.layers.{layer}()" if layer else "a layer that appends a dispersion column"
 
     def _gpflow(self, num_units: int) -> Likelihood:
-        return self.specification if self._named is None else self._named.make(num_units)
+        if self._named is None:
+            assert isinstance(self.specification, Likelihood)
+            return self.specification
+        return self._named.make(num_units)
 
     def _with_targets(self, method: str, y: Any, output: Any) -> tf.Tensor:
         output = self.check_output(output)

@@ -148,8 +148,8 @@ def _check_round_trip(value: Any, config: dict[str, Any]) -> None:
 
 _ZONAL = ("variance", "weight_variances", "bias_variance", "radial_power", "active_dims")
 register(kernels.ArcCosine, ("order", *_ZONAL))
-for _cls in (kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.SquaredExponential):
-    register(_cls, ("lengthscale", *_ZONAL))
+for _name in ("Matern12", "Matern32", "Matern52", "SquaredExponential"):
+    register(getattr(kernels, _name), ("lengthscale", *_ZONAL))
 for _name in ("Matern12", "Matern32", "Matern52", "SquaredExponential", "Exponential", "Cosine"):
     register(getattr(gpflow.kernels, _name), ("variance", "lengthscales", "active_dims"))
 register(gpflow.kernels.RationalQuadratic, ("variance", "lengthscales", "alpha", "active_dims"))
@@ -157,10 +157,10 @@ register(gpflow.kernels.ArcCosine, ("order", "variance", "weight_variances", "bi
 register(gpflow.kernels.Linear, ("variance", "active_dims"))
 register(gpflow.kernels.Polynomial, ("degree", "variance", "offset", "active_dims"))
 register(gpflow.kernels.Periodic, ("base_kernel", "period"))
-for _cls in (gpflow.kernels.White, gpflow.kernels.Constant):
-    register(_cls, ("variance", "active_dims"))
-for _cls in (gpflow.kernels.Sum, gpflow.kernels.Product):
-    register(_cls, ("kernels",))
+for _name in ("White", "Constant"):
+    register(getattr(gpflow.kernels, _name), ("variance", "active_dims"))
+for _name in ("Sum", "Product"):
+    register(getattr(gpflow.kernels, _name), ("kernels",))
 register(gpflow.kernels.SharedIndependent, {"kernel": "kernel", "output_dim": "num_latent_gps"})
 register(gpflow.kernels.SeparateIndependent, ("kernels",))
 register(gpflow.kernels.LinearCoregionalization, ("kernels", "W"))

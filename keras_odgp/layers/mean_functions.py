@@ -49,7 +49,7 @@ class FixedLinear(keras.layers.Layer):
         self.units = units
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        start = np.eye(input_shape[-1], self.units)
+        start = np.eye(int(input_shape[-1] or 0), self.units)
         self.matrix = self.add_weight(
             name="matrix",
             shape=start.shape,

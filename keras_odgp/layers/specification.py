@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gpflow
@@ -15,7 +16,7 @@ from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.orthogonal.gram import num_features
 from keras_odgp.spherical import get_activation, num_harmonics
 
-KERNELS = {
+KERNELS: dict[str, Callable[..., kernels.ZonalKernel]] = {
     "arccos": kernels.ArcCosine,
     "matern12": kernels.Matern12,
     "matern32": kernels.Matern32,
@@ -111,8 +112,8 @@ class _Maker:
             return SphericalHarmonics(dimension, self._levels(zonal, dimension, size, base, halve))
         rank = ActivationFeatures(np.ones((1, self.num_inputs + 1)), kind, self.num_levels).rank(zonal)
         if size is None:
-            on_sphere = isinstance(base, (ActivationFeatures, SphericalHarmonics))
-            room = max(1, rank // 2 if halve else rank - (num_features(base) if on_sphere else 0))
+            used = num_features(base) if isinstance(base, (ActivationFeatures, SphericalHarmonics)) else 0
+            room = max(1, rank // 2 if halve else rank - used)
             size = min(DEFAULT_SIZE, room)
         return ActivationFeatures(random_directions(size, self.num_inputs, seed=seed), kind, self.num_levels)
 
@@ -136,7 +137,7 @@ class _Maker:
         halve: bool,
     ) -> list[int]:
         """Whole levels, lowest first, of at most `size` harmonics together; none that a harmonic base has."""
-        levels = [level for level in kernel.active_levels(self.num_levels)]
+        levels = list(kernel.active_levels(self.num_levels))
         if isinstance(base, SphericalHarmonics):
             levels = [level for level in levels if level not in base.levels]
         if halve and size is None:

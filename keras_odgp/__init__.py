@@ -2,6 +2,7 @@
 
 from keras_odgp import (
     _backend,  # noqa: F401  (first: refuses Keras backends other than TensorFlow)
+    callbacks,
     covariances,
     gpflow_models,
     inducing,
@@ -9,6 +10,7 @@ from keras_odgp import (
     layers,
     likelihoods,
     losses,
+    metrics,
     numerics,
     orthogonal,
     saving,
@@ -20,6 +22,7 @@ from keras_odgp.adapting import adapt
 __all__ = [
     "__version__",
     "adapt",
+    "callbacks",
     "covariances",
     "gpflow_models",
     "inducing",
@@ -27,6 +30,7 @@ __all__ = [
     "layers",
     "likelihoods",
     "losses",
+    "metrics",
     "numerics",
     "orthogonal",
     "saving",

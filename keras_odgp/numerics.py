@@ -60,8 +60,16 @@ def add_jitter(K: tf.Tensor) -> tf.Tensor:
     vector, the level of a harmonic) changes nothing, and a feature of small variance is not drowned in the jitter of
     a large one. It equals independent noise on the features, so explained variance can only shrink.
     """
-    diagonal = tf.linalg.diag_part(K)
-    return tf.linalg.set_diag(K, diagonal * (1.0 + relative_jitter(K.dtype)))
+    return K * (1.0 + relative_jitter(K.dtype) * identity_like(K))
+
+
+def identity_like(K: tf.Tensor) -> tf.Tensor:
+    """The identity of the last two dimensions of K.
+
+    A constant of the graph wherever the size is static: multiplying by it costs far less than taking out a diagonal and
+    putting it back, both ways of which need another such pair of operations in the gradient.
+    """
+    return tf.eye(K.shape[-1] or tf.shape(K)[-1], dtype=K.dtype)
 
 
 def cholesky(K: tf.Tensor, *, reference: tf.Tensor | None = None, name: str = "K") -> tf.Tensor:
@@ -91,8 +99,8 @@ def cholesky_gradient(L: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
 
     X is L^T times the gradient in L. For solves Y = L^-1 Z it is minus the sum of (gradient in Y) Y^T.
     """
-    lower = tf.linalg.band_part(X, -1, 0)
-    symmetric = tf.linalg.set_diag(lower + tf.linalg.matrix_transpose(lower), tf.linalg.diag_part(X))
+    lower = tf.linalg.band_part(X, -1, 0) * (1.0 - 0.5 * identity_like(X))
+    symmetric = lower + tf.linalg.matrix_transpose(lower)
     half = tf.linalg.triangular_solve(L, symmetric, adjoint=True)
     return 0.5 * tf.linalg.triangular_solve(L, tf.linalg.matrix_transpose(half), adjoint=True)
 

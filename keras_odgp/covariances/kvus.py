@@ -12,6 +12,7 @@ from gpflow.covariances import Kuf
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.utilities import Dispatcher
 
+from keras_odgp.covariances import stationary
 from keras_odgp.covariances.kufs import raise_needs_zonal
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
@@ -24,7 +25,7 @@ Kvu = Dispatcher("Kvu")
 @Kvu.register(InducingPoints, InducingPoints, gpflow.kernels.Kernel)
 @check_shapes("return: [K, M]")
 def Kvu_points_points(orthogonal: InducingPoints, base: InducingPoints, kernel: gpflow.kernels.Kernel) -> tf.Tensor:
-    return kernel(orthogonal.Z, base.Z)
+    return stationary.evaluate(kernel, orthogonal.Z, base.Z)
 
 
 @Kvu.register(InducingPoints, InducingVariables, gpflow.kernels.Kernel)

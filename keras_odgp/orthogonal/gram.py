@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gpflow
 import tensorflow as tf
-from gpflow.inducing_variables import InducingVariables, MultioutputInducingVariables
+from gpflow.inducing_variables import InducingPoints, InducingVariables, MultioutputInducingVariables
 from gpflow.kernels import Kernel, LinearCoregionalization, MultioutputKernel
 
 from keras_odgp import numerics
-from keras_odgp.covariances import DiagonalCovariance, Kvu, shared_levels
+from keras_odgp.covariances import DiagonalCovariance, Kvu, shared_levels, stationary
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 
@@ -101,13 +101,25 @@ def _or_zeros(part: Gram, shape: tf.Tensor) -> tf.Tensor:
 
 
 def _latent_gram(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables | None) -> Gram:
-    Kuu = _with_jitter(gpflow.covariances.Kuu(base, kernel))
+    Kuu = _with_jitter(_Kuu(base, kernel))
     if orthogonal is None:
         return Gram(Kuu, None, None)
-    Kvv = gpflow.covariances.Kuu(orthogonal, kernel)
+    Kvv = _Kuu(orthogonal, kernel)
     if are_disjoint(kernel, base, orthogonal):
         return Gram(Kuu, _with_jitter(Kvv), None)
     return Gram(Kuu, _with_jitter(tf.convert_to_tensor(Kvv)), Kvu(orthogonal, base, kernel))
+
+
+def _Kuu(features: InducingVariables, kernel: Kernel) -> Covariance:
+    if type(features) is InducingPoints:
+        return stationary.evaluate(kernel, features.Z)
+    return gpflow.covariances.Kuu(features, kernel)
+
+
+def _Kuf(features: InducingVariables, kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    if type(features) is InducingPoints:
+        return stationary.evaluate(kernel, features.Z, X)
+    return gpflow.covariances.Kuf(features, kernel, X)
 
 
 def _with_jitter(K: Covariance) -> Covariance:
@@ -130,10 +142,10 @@ def cross(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables
     """Covariances with function values at inputs `[N, D]`."""
     Kuf, Kvf, kff = [], [], []
     for latent_kernel, base_part, orthogonal_part in latents(kernel, base, orthogonal):
-        Kuf.append(gpflow.covariances.Kuf(base_part, latent_kernel, X))
+        Kuf.append(_Kuf(base_part, latent_kernel, X))
         kff.append(latent_kernel(X, full_cov=False))
         if orthogonal_part is not None:
-            Kvf.append(gpflow.covariances.Kuf(orthogonal_part, latent_kernel, X))
+            Kvf.append(_Kuf(orthogonal_part, latent_kernel, X))
     if len(Kuf) == 1:
         return Cross(Kuf[0], Kvf[0] if Kvf else None, kff[0])
     return Cross(tf.stack(Kuf), tf.stack(Kvf) if Kvf else None, tf.stack(kff))

@@ -1,0 +1,116 @@
+r"""GPflow's stationary kernels between points, with a gradient of few operations.
+
+With inputs divided by the lengthscales, a kernel is $K = \sigma^2 k(r^2)$. Both $K$ and its derivative in $r^2$ come
+out of the same exponential, and $r^2$ is one matrix product,
+$[-2x, \lVert x\rVert^2, 1]\,[z, 1, \lVert z\rVert^2]^\top$. So the gradient is one elementwise product and two thin
+matrix products, where autodiff goes back through every step. The values are GPflow's to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from gpflow import kernels
+
+from keras_odgp.numerics import identity_like
+
+SMALLEST_SQUARE = 1e-36  # below it, as in GPflow, a squared distance counts as zero
+
+
+class _Profile(NamedTuple):
+    """A stationary kernel as a function of the scaled squared distance.
+
+    Attributes:
+        scale: Factor of the squared distance that spares one in `evaluate`.
+        slope: Factor of the derivative that is left out in `evaluate`.
+        evaluate: From the variance and scaled squared distances to values and derivatives.
+    """
+
+    scale: float
+    slope: float
+    evaluate: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+
+def _distance(square: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(tf.maximum(square, SMALLEST_SQUARE))
+
+
+def _squared_exponential(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    K = variance * tf.exp(-square)
+    return K, K
+
+
+def _matern12(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    distance = _distance(square)
+    K = variance * tf.exp(-distance)
+    # The kernel has no derivative at distance zero; zero is what GPflow takes.
+    return K, tf.where(square < SMALLEST_SQUARE, tf.zeros_like(K), K / distance)
+
+
+def _matern32(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    distance = _distance(square)
+    decay = variance * tf.exp(-distance)
+    return (1.0 + distance) * decay, decay
+
+
+def _matern52(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    distance = _distance(square)
+    decay = variance * tf.exp(-distance)
+    linear = (1.0 + distance) * decay
+    return linear + (square * decay) * (1.0 / 3.0), linear
+
+
+_PROFILES: dict[type[kernels.Kernel], _Profile] = {
+    kernels.SquaredExponential: _Profile(0.5, -1.0, _squared_exponential),
+    kernels.Exponential: _Profile(0.25, -0.5, _matern12),
+    kernels.Matern12: _Profile(1.0, -0.5, _matern12),
+    kernels.Matern32: _Profile(3.0, -0.5, _matern32),
+    kernels.Matern52: _Profile(5.0, -1.0 / 6.0, _matern52),
+}
+
+
+def evaluate(kernel: kernels.Kernel, X: Any, X2: Any = None) -> tf.Tensor:
+    """What `kernel(X, X2)` returns.
+
+    Args:
+        kernel: Any kernel. Those of GPflow listed above, but not kernels derived from them, have the cheap gradient.
+        X: Inputs, shape `[N, D]`.
+        X2: Inputs, shape `[N2, D]`. Defaults to `X`.
+    """
+    profile = _PROFILES.get(type(kernel))
+    points = [tf.convert_to_tensor(inputs) for inputs in (X, X2) if inputs is not None]
+    if profile is None or any(inputs.shape.rank != 2 for inputs in points):
+        return kernel(X, X2)
+    scale = tf.convert_to_tensor(kernel.lengthscales) * profile.scale**-0.5
+    left, *right = [kernel.slice(inputs, None)[0] / scale for inputs in points]
+    variance = tf.reshape(tf.convert_to_tensor(kernel.variance), [])
+    return _covariance(profile, variance, left, right[0] if right else None)
+
+
+def _covariance(profile: _Profile, variance: tf.Tensor, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+    @tf.custom_gradient
+    def run(variance: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        square = tf.matmul(left, right, transpose_b=True)
+        if X2 is None:  # exactly zero, where the product leaves rounding errors
+            square *= 1.0 - identity_like(square)
+        K, derivative = profile.evaluate(variance, square)
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            square_bar = upstream * derivative
+            return (
+                tf.reduce_sum(upstream * K) / variance,
+                profile.slope * tf.matmul(square_bar, right),
+                profile.slope * tf.matmul(square_bar, left, transpose_a=True),
+            )
+
+        return K, gradient
+
+    def norms(points: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
+
+    second = X if X2 is None else X2
+    left = tf.concat([-2.0 * X, norms(X), tf.ones_like(X[:, :1])], axis=-1)
+    right = tf.concat([second, tf.ones_like(second[:, :1]), norms(second)], axis=-1)
+    return run(variance, left, right)

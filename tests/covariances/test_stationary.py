@@ -1,0 +1,121 @@
+"""The hand-derived gradient of stationary kernels against GPflow's own kernels."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_odgp.covariances.stationary import evaluate
+from keras_odgp.numerics import float_context
+
+KERNELS = ["SquaredExponential", "Exponential", "Matern12", "Matern32", "Matern52"]
+
+
+def make_kernel(name, rng, num_inputs, **settings):
+    return getattr(gpflow.kernels, name)(
+        variance=rng.uniform(0.5, 2.0), lengthscales=rng.uniform(0.5, 2.0, size=num_inputs), **settings
+    )
+
+
+def value_and_gradients(function, kernel, X, X2, weights, jit_compile=None):
+    inputs = [X] if X2 is None else [X, X2]
+    variables = list(kernel.trainable_variables)
+
+    @tf.function(jit_compile=jit_compile)
+    def run(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            K = function(kernel, *inputs)
+            loss = tf.reduce_sum(weights * K)
+        return K, tape.gradient(loss, [*inputs, *variables])
+
+    K, gradients = run(*inputs)
+    return [K, *gradients]
+
+
+def assert_agree(got, wanted, tolerance):
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max()))
+
+
+@given(
+    name=st.sampled_from(KERNELS),
+    num_inputs=st.integers(1, 6),
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    seed=st.integers(0, 10_000),
+)
+def test_values_and_gradients_are_those_of_gpflow(name, num_inputs, sizes, seed):
+    rng = np.random.default_rng(seed)
+    kernel = make_kernel(name, rng, num_inputs)
+    X, X2 = (tf.constant(rng.normal(size=(size, num_inputs))) for size in sizes)
+    weights = rng.normal(size=sizes)
+    wanted = value_and_gradients(lambda k, *inputs: k(*inputs), kernel, X, X2, weights)
+    # 1e-10: squared distances are differences, in both, and close pairs of points lose digits of them
+    assert_agree(value_and_gradients(evaluate, kernel, X, X2, weights), wanted, 1e-10)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_set_of_points(name, rng):
+    """On the diagonal the distance is zero, which GPflow has up to rounding: 1e-16 in r^2 and its root, 1e-8, in r."""
+    kernel = make_kernel(name, rng, 3)
+    X, weights = tf.constant(rng.normal(size=(7, 3))), rng.normal(size=(7, 7))
+    got = value_and_gradients(evaluate, kernel, X, None, weights)
+    wanted = value_and_gradients(lambda k, X: k(X), kernel, X, None, weights)
+    assert_agree(got, wanted, 1e-6 if name in ("Exponential", "Matern12") else 1e-10)
+    np.testing.assert_array_equal(np.diag(got[0]), np.full(7, kernel.variance.numpy()))
+    assert all(np.isfinite(value).all() for value in got)
+
+
+@pytest.mark.parametrize("active_dims", [[2, 0], slice(1, 3)], ids=str)
+def test_active_dimensions(active_dims, rng):
+    kernel = make_kernel("Matern52", rng, 2, active_dims=active_dims)
+    X, X2, weights = tf.constant(rng.normal(size=(5, 4))), tf.constant(rng.normal(size=(6, 4))), rng.normal(size=(5, 6))
+    wanted = value_and_gradients(lambda k, *inputs: k(*inputs), kernel, X, X2, weights)
+    assert_agree(value_and_gradients(evaluate, kernel, X, X2, weights), wanted, 1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_single_precision_and_one_lengthscale(name, rng):
+    X, X2 = (tf.constant(rng.normal(size=(size, 3)), tf.float32) for size in (5, 6))
+    weights = rng.normal(size=(5, 6)).astype(np.float32)
+    with float_context("float32"):
+        kernel = getattr(gpflow.kernels, name)(lengthscales=1.3)
+        wanted = value_and_gradients(lambda k, *inputs: k(*inputs), kernel, X, X2, weights)
+        got = value_and_gradients(evaluate, kernel, X, X2, weights)
+    assert all(value.dtype == tf.float32 for value in got)
+    assert_agree(got, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_second_derivative(name, rng):
+    kernel = make_kernel(name, rng, 2)
+    X, X2 = tf.constant(rng.normal(size=(3, 2))), tf.constant(rng.normal(size=(4, 2)))
+    weights = rng.normal(size=(3, 4))
+
+    def hessian(function):
+        with tf.GradientTape() as outer:
+            outer.watch(X)
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                loss = tf.reduce_sum(weights * function(X, X2))
+            gradient = inner.gradient(loss, X)
+        return outer.jacobian(gradient, X)
+
+    assert_agree([hessian(lambda *inputs: evaluate(kernel, *inputs))], [hessian(kernel)], 1e-10)
+
+
+def test_compiles_with_xla_and_other_kernels_are_left_alone(rng):
+    X, X2, weights = tf.constant(rng.normal(size=(5, 2))), tf.constant(rng.normal(size=(6, 2))), rng.normal(size=(5, 6))
+    kernel = make_kernel("Matern52", rng, 2)
+    wanted = value_and_gradients(evaluate, kernel, X, X2, weights)
+    assert_agree(value_and_gradients(evaluate, kernel, X, X2, weights, jit_compile=True), wanted, 1e-12)
+
+    class Doubled(gpflow.kernels.Matern52):
+        def K_r(self, r):
+            return 2.0 * super().K_r(r)
+
+    for other in (Doubled(), gpflow.kernels.Matern52() + gpflow.kernels.White()):
+        np.testing.assert_array_equal(evaluate(other, X, X2), other(X, X2))

@@ -58,7 +58,7 @@ def nested():
 
 
 MODELS = {
-    "1": lambda: deep(),
+    "1": deep,
     "2": lambda: deep(3),
     "3, narrower and wider": lambda: deep(2, 4),
     "5": lambda: deep(3, 4, 2, 2),

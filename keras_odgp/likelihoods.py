@@ -60,7 +60,9 @@ _NAMED = {
     ),
     "poisson": _Named(lambda _: gpflow.likelihoods.Poisson(), None, lambda y: y >= 0.0, "counts, at least 0"),
     "exponential": _Named(lambda _: gpflow.likelihoods.Exponential(), None, lambda y: y >= 0.0, "numbers at least 0"),
-    "softmax": _Named(gpflow.likelihoods.Softmax, None, lambda y: y >= 0.0, "integer labels, at least 0"),
+    "softmax": _Named(
+        gpflow.likelihoods.Softmax, None, lambda y: (y >= 0.0) & (y == tf.floor(y)), "integer labels, at least 0"
+    ),
 }
 
 

@@ -66,8 +66,8 @@ def add_jitter(K: tf.Tensor) -> tf.Tensor:
 def identity_like(K: tf.Tensor) -> tf.Tensor:
     """The identity of the last two dimensions of K.
 
-    A constant of the graph wherever the size is static: multiplying by it costs far less than taking out a diagonal and
-    putting it back, both ways of which need another such pair of operations in the gradient.
+    A constant of the graph wherever the size is static. Multiplying by it needs fewer operations, also in the gradient,
+    than taking out a diagonal and putting it back.
     """
     return tf.eye(K.shape[-1] or tf.shape(K)[-1], dtype=K.dtype)
 

@@ -79,18 +79,26 @@ class FixedLinear(keras.layers.Layer):
 
 
 def make_mean_function(
-    mean_function: Any, num_inputs: int, units: int, *, last: bool, dtype: Any
+    mean_function: Any, input_shape: tuple[int | None, ...], units: int, *, last: bool, dtype: Any
 ) -> keras.Layer | None:
-    """A Keras layer, or None for a mean of zero."""
+    """A Keras layer that is built, or None for a mean of zero."""
+    num_inputs = input_shape[-1]
     if mean_function == "auto":
         mean_function = None if last else ("identity" if num_inputs == units else "linear")
+    if mean_function is None:
+        return None
     if mean_function == "identity":
-        if num_inputs != units:
-            raise ValueError(
-                f"The mean function 'identity' needs as many units as inputs. Got {units} units and {num_inputs} "
-                "inputs: use 'linear', or 'auto', which chooses."
-            )
-        return keras.layers.Identity(dtype=dtype, name="mean_function")
-    if mean_function == "linear":
-        return FixedLinear(units, dtype=dtype, name="mean_function")
-    return mean_function
+        layer = keras.layers.Identity(dtype=dtype, name="mean_function")
+    elif mean_function == "linear":
+        layer = FixedLinear(units, dtype=dtype, name="mean_function")
+    else:
+        layer = mean_function
+    if not layer.built:
+        layer.build(input_shape)
+    shape = layer.compute_output_shape(input_shape)
+    if shape[-1] != units:
+        raise ValueError(
+            f"Expected a mean function with as many outputs as units. Got {units} units, and outputs of shape "
+            f"{tuple(shape)} of {mean_function!r}. Use 'linear' where the width changes, or 'auto', which chooses."
+        )
+    return layer

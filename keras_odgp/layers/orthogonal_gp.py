@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from typing import Any
 
-import gpflow
 import keras
 import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import InducingPoints, InducingVariables
-from gpflow.kernels import Kernel, MultioutputKernel
+from gpflow.kernels import Kernel
 
 from keras_odgp import saving
 from keras_odgp.inducing import ActivationFeatures
 from keras_odgp.layers import recording
+from keras_odgp.layers.construction import check_dtype, claim, make_posterior
 from keras_odgp.layers.mean_functions import FixedLinear, check_mean_function, make_mean_function
-from keras_odgp.layers.specification import check_features, check_kernel, make_features, make_kernel
+from keras_odgp.layers.specification import check_features, check_kernel, make_kernel
 from keras_odgp.layers.starts import check_rows, collect_rows, start_directions, start_points
 from keras_odgp.numerics import float_context, floor_variance
 from keras_odgp.orthogonal import OrthogonalPosterior
@@ -28,8 +27,6 @@ from keras_odgp.weights import adopt
 
 HIDDEN_SCALE, LAST_SCALE = 1e-2, 1.0
 HIDDEN_VARIANCE, LAST_VARIANCE = 0.1, 1.0
-
-_owners: weakref.WeakValueDictionary[int, keras.Layer] = weakref.WeakValueDictionary()
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
@@ -170,83 +167,26 @@ class OrthogonalGP(keras.layers.Layer):
             raise ValueError(f"Layer {self.name!r} needs inputs of known width. Got shape {tuple(input_shape)}.")
         self.input_spec = keras.InputSpec(min_ndim=2, axes={-1: num_inputs})
         with tf.init_scope(), float_context(self.compute_dtype):
-            self._posterior = self._make_posterior(num_inputs)
-        self._adopted = self._adopt_parameters()
+            self._posterior = make_posterior(
+                make_kernel(self._kernel, num_inputs, LAST_VARIANCE if self.return_moments else HIDDEN_VARIANCE),
+                (self.features, self.orthogonal_features),
+                (self.num_inducing, self.num_orthogonal),
+                num_inputs=num_inputs,
+                num_levels=self.num_levels,
+                units=self.units,
+                whiten=self.whiten,
+                orthogonal_covariance=self.orthogonal_covariance,
+                scale=self.initial_scale or (LAST_SCALE if self.return_moments else HIDDEN_SCALE),
+                seed=self._start_seed,
+            )
+        check_dtype(self._posterior, self.compute_dtype, layer=self.name)
+        claim(self._posterior, self)
+        self._adopted = adopt(self._posterior)
         self._num_data_weight = self._add_constant("num_data", self.num_data or 0)
         self.kl_weight = self._add_constant("kl_weight", 1.0)
         self.mean_layer = make_mean_function(
-            self.mean_function, num_inputs, self.units, last=self.return_moments, dtype=self.dtype_policy
+            self.mean_function, input_shape, self.units, last=self.return_moments, dtype=self.dtype_policy
         )
-        if self.mean_layer is not None and not self.mean_layer.built:
-            self.mean_layer.build(input_shape)
-        if self.mean_layer is not None:
-            shape = self.mean_layer.compute_output_shape(input_shape)
-            if shape[-1] != self.units:
-                raise ValueError(
-                    f"Expected a mean function with {self.units} outputs, as layer {self.name!r} has units. Got shape "
-                    f"{tuple(shape)}."
-                )
-
-    def _make_posterior(self, num_inputs: int) -> OrthogonalPosterior:
-        variance = LAST_VARIANCE if self.return_moments else HIDDEN_VARIANCE
-        kernel = make_kernel(self._kernel, num_inputs, variance)
-        base, orthogonal = make_features(
-            (self.features, self.orthogonal_features),
-            (self.num_inducing, self.num_orthogonal),
-            kernel=kernel,
-            num_inputs=num_inputs,
-            num_levels=self.num_levels,
-            seed=self._start_seed,
-        )
-        num_latents = kernel.num_latent_gps if isinstance(kernel, MultioutputKernel) else self.units
-        if isinstance(kernel, MultioutputKernel) and kernel.num_latent_gps and _num_outputs(kernel) != self.units:
-            raise ValueError(
-                f"Expected a kernel with {self.units} outputs, as many as units. Got {_num_outputs(kernel)}."
-            )
-        for part in (kernel, base, orthogonal):
-            self._check_dtype(part)
-        orthogonal_q: tuple[Any, Any] = (None, None)
-        if orthogonal is not None:
-            orthogonal_q = self._start_q(orthogonal, num_latents)
-            if self.orthogonal_covariance == "prior":
-                orthogonal_q = (orthogonal_q[0], None)
-        return OrthogonalPosterior(
-            kernel,
-            base,
-            *self._start_q(base, num_latents),
-            orthogonal,
-            *orthogonal_q,
-            whiten=self.whiten,
-            orthogonal_covariance=self.orthogonal_covariance,
-        )
-
-    def _start_q(self, features: InducingVariables, num_latents: int) -> tuple[gpflow.Parameter, gpflow.Parameter]:
-        size = num_features(features)
-        scale = self.initial_scale or (LAST_SCALE if self.return_moments else HIDDEN_SCALE)
-        return (
-            gpflow.Parameter(np.zeros((size, num_latents))),
-            gpflow.Parameter(np.tile(scale * np.eye(size), (num_latents, 1, 1))),
-        )
-
-    def _check_dtype(self, part: Any) -> None:
-        for path, parameter in gpflow.utilities.parameter_dict(part).items() if part is not None else ():
-            if parameter.dtype.name != self.compute_dtype:
-                raise ValueError(
-                    f"Layer {self.name!r} computes in {self.compute_dtype}, but {type(part).__name__}{path} is of "
-                    f"dtype {parameter.dtype.name}. Make it within "
-                    f"`with keras_odgp.numerics.float_context({self.compute_dtype!r}):`, or give the layer "
-                    f"dtype={parameter.dtype.name!r}."
-                )
-
-    def _adopt_parameters(self) -> list[keras.Variable]:
-        for parameter in self.posterior.parameters:
-            owner = _owners.setdefault(id(parameter.unconstrained_variable), self)
-            if owner is not self:
-                raise ValueError(
-                    f"Layers {owner.name!r} and {self.name!r} were given the same kernel or inducing variable. Weights "
-                    "belong to one layer: give each its own, for example by `gpflow.utilities.deepcopy`."
-                )
-        return adopt(self.posterior)
 
     def _add_constant(self, name: str, value: float) -> keras.Variable:
         return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), trainable=False)
@@ -379,9 +319,3 @@ def _check_count(name: str, value: Any, least: int, *, optional: bool) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"Expected `{name}` to be an integer, at least {least}. Got: {value!r}.")
-
-
-def _num_outputs(kernel: MultioutputKernel) -> int:
-    return (
-        int(kernel.W.shape[0]) if isinstance(kernel, gpflow.kernels.LinearCoregionalization) else kernel.num_latent_gps
-    )

@@ -47,11 +47,17 @@ def whitened_kl(q: Variational) -> tf.Tensor:
     return kl
 
 
-def _standard_kl(mu: tf.Tensor, sqrt: tf.Tensor) -> tf.Tensor:
+@tf.custom_gradient
+def _standard_kl(mu: tf.Tensor, sqrt: tf.Tensor) -> tuple[tf.Tensor, Any]:
     diagonal = tf.linalg.diag_part(sqrt)  # [P, M]
     log_determinant = tf.reduce_sum(tf.math.log(tf.square(diagonal)))
     size = tf.cast(tf.size(diagonal), mu.dtype)
-    return 0.5 * (tf.reduce_sum(tf.square(mu)) + tf.reduce_sum(tf.square(sqrt)) - size - log_determinant)
+    kl = 0.5 * (tf.reduce_sum(tf.square(mu)) + tf.reduce_sum(tf.square(sqrt)) - size - log_determinant)
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return upstream * mu, upstream * (sqrt - tf.linalg.diag(1.0 / diagonal))
+
+    return kl, gradient
 
 
 def check_shapes_of(q: Any, features: Any, *, num_outputs: int, prefix: str) -> None:

@@ -1,0 +1,97 @@
+"""From kernel and features to the posterior of a layer."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import gpflow
+import keras
+import numpy as np
+from gpflow.inducing_variables import InducingVariables
+from gpflow.kernels import Kernel, LinearCoregionalization, MultioutputKernel
+
+from keras_odgp.layers.specification import make_features
+from keras_odgp.orthogonal import OrthogonalPosterior
+from keras_odgp.orthogonal.gram import num_features
+from keras_odgp.orthogonal.variational import OrthogonalCovariance
+
+_owners: weakref.WeakValueDictionary[int, keras.Layer] = weakref.WeakValueDictionary()
+
+
+def make_posterior(
+    kernel: Kernel,
+    features: tuple[Any, Any],
+    sizes: tuple[int | None, int | None],
+    *,
+    num_inputs: int,
+    num_levels: int,
+    units: int,
+    whiten: bool,
+    orthogonal_covariance: OrthogonalCovariance,
+    scale: float,
+    seed: int,
+) -> OrthogonalPosterior:
+    """The posterior with q at its start: mean zero, and `scale` times the identity as root.
+
+    Args:
+        kernel: The kernel.
+        features: Kinds of base and orthogonal features, or the inducing variables themselves.
+        sizes: Their numbers, or None.
+        num_inputs: Number of inputs D.
+        num_levels: Levels of activations and harmonics.
+        units: Number of outputs.
+        whiten: Whether q is about whitened features.
+        orthogonal_covariance: `"full"` or `"prior"`.
+        scale: Standard deviation of q at its start.
+        seed: Seed of random points and directions.
+    """
+    base, orthogonal = make_features(
+        features, sizes, kernel=kernel, num_inputs=num_inputs, num_levels=num_levels, seed=seed
+    )
+    num_latents = units
+    if isinstance(kernel, MultioutputKernel):
+        num_latents = kernel.num_latent_gps
+        num_outputs = kernel.W.shape[0] if isinstance(kernel, LinearCoregionalization) else num_latents
+        if num_outputs != units:
+            raise ValueError(f"Expected a kernel with {units} outputs, as many as units. Got {num_outputs}.")
+    orthogonal_q: tuple[Any, Any] = (None, None) if orthogonal is None else _start_q(orthogonal, num_latents, scale)
+    return OrthogonalPosterior(
+        kernel,
+        base,
+        *_start_q(base, num_latents, scale),
+        orthogonal,
+        orthogonal_q[0],
+        orthogonal_q[1] if orthogonal_covariance == "full" else None,
+        whiten=whiten,
+        orthogonal_covariance=orthogonal_covariance,
+    )
+
+
+def _start_q(features: InducingVariables, num_latents: int, scale: float) -> tuple[gpflow.Parameter, gpflow.Parameter]:
+    size = num_features(features)
+    # The root is a full matrix, of which the upper triangle is ignored: cheaper than a triangular transform.
+    root = np.tile(scale * np.eye(size), (num_latents, 1, 1))
+    return gpflow.Parameter(np.zeros((size, num_latents))), gpflow.Parameter(root)
+
+
+def check_dtype(posterior: OrthogonalPosterior, dtype: str, *, layer: str) -> None:
+    """Raises if a kernel or inducing variable that the layer was given is of another dtype."""
+    for path, parameter in gpflow.utilities.parameter_dict(posterior).items():
+        if parameter.dtype.name != dtype:
+            raise ValueError(
+                f"Layer {layer!r} computes in {dtype}, but its {path.removeprefix('.')} is of dtype "
+                f"{parameter.dtype.name}. Make the object within `with keras_odgp.numerics.float_context({dtype!r}):`, "
+                f"or give the layer dtype={parameter.dtype.name!r}."
+            )
+
+
+def claim(posterior: OrthogonalPosterior, layer: keras.Layer) -> None:
+    """Raises if parameters belong to another layer already: Keras would train and save them twice."""
+    for parameter in posterior.parameters:
+        owner = _owners.setdefault(id(parameter.unconstrained_variable), layer)
+        if owner is not layer:
+            raise ValueError(
+                f"Layers {owner.name!r} and {layer.name!r} were given the same kernel or inducing variable. Weights "
+                "belong to one layer: give each its own, for example by `gpflow.utilities.deepcopy`."
+            )

@@ -193,6 +193,9 @@ class OrthogonalGP(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         recording.visit(self, inputs)
+        output = recording.substituted(self, inputs)
+        if output is not None:
+            return output
         mean, variance, kl = self.marginals(inputs)
         self._add_divergence(kl, training)
         if self.return_moments:
@@ -202,15 +205,25 @@ class OrthogonalGP(keras.layers.Layer):
 
     def marginals(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Means and variances `[..., units]` at inputs `[..., D]`, mean function included, and the divergence."""
-        shape = self.compute_output_shape(inputs.shape)[: len(inputs.shape)]
         with float_context(self.compute_dtype):
             flat = tf.reshape(inputs, [-1, inputs.shape[-1]])  # only marginals are needed: all rows are alike
             mean, variance, kl = self.posterior.marginals(flat, name=f" of layer {self.name!r}")
+        return *self._finish(inputs, mean, variance), kl
+
+    def cached_marginals(self, inputs: tf.Tensor, posterior: OrthogonalPosterior) -> tuple[tf.Tensor, tf.Tensor]:
+        """Means and variances as from `marginals`, but from a posterior that has its factors already."""
+        with float_context(self.compute_dtype):
+            mean, variance = posterior.predict_f(tf.reshape(inputs, [-1, inputs.shape[-1]]))
+        return self._finish(inputs, mean, variance)
+
+    def _finish(self, inputs: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """From moments `[rows, units]` of the process to those of the layer, in the shape of its inputs."""
+        shape = self.compute_output_shape(inputs.shape)[: len(inputs.shape)]
         lead = tf.concat([tf.shape(inputs)[:-1], [self.units]], axis=0)
         mean, variance = (tf.ensure_shape(tf.reshape(part, lead), shape) for part in (mean, floor_variance(variance)))
         if self.mean_layer is not None:
             mean += tf.cast(self.mean_layer(inputs), mean.dtype)
-        return mean, variance, kl
+        return mean, variance
 
     def _add_divergence(self, kl: tf.Tensor, training: bool) -> None:
         if self._kl_term is not None and any(term is self._kl_term for term in self.losses):

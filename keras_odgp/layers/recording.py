@@ -1,4 +1,4 @@
-"""Lets a function see what reaches each GP layer while a model is called."""
+"""Lets a function see what reaches each GP layer while a model is called, or answer in its place."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 Visitor = Callable[[Any, tf.Tensor], None]
+Substitute = Callable[[Any, tf.Tensor], tf.Tensor]
 
 _visitor: ContextVar[Visitor | None] = ContextVar("layer_visitor", default=None)
+_substitute: ContextVar[Substitute | None] = ContextVar("layer_substitute", default=None)
 
 
 @contextlib.contextmanager
@@ -32,3 +34,22 @@ def visit(layer: Any, inputs: tf.Tensor) -> None:
     visitor = _visitor.get()
     if visitor is not None:
         visitor(layer, inputs)
+
+
+@contextlib.contextmanager
+def substituting(substitute: Substitute) -> Iterator[None]:
+    """Within it, every GP layer that is called passes on what the substitute makes of it and its inputs.
+
+    Nothing is factorised then, and no divergence is added to the losses.
+    """
+    token = _substitute.set(substitute)
+    try:
+        yield
+    finally:
+        _substitute.reset(token)
+
+
+def substituted(layer: Any, inputs: tf.Tensor) -> tf.Tensor | None:
+    """What a substitute passes on in place of a layer; None if there is no substitute."""
+    substitute = _substitute.get()
+    return None if substitute is None else substitute(layer, inputs)

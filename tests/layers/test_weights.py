@@ -15,7 +15,7 @@ X, Y = house.regression()
 
 
 def paths(weights):
-    return {weight.path.split("/", 2)[-1] for weight in weights}
+    return {weight.path.split("gp/")[-1] for weight in weights}
 
 
 def frozen_kernel():

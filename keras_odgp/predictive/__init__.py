@@ -1,0 +1,6 @@
+"""Predictions of deep models: mixtures over samples of the hidden layers, from cached factors."""
+
+from keras_odgp.predictive.model import Predictive
+from keras_odgp.predictive.plotting import plot_predictive
+
+__all__ = ["Predictive", "plot_predictive"]

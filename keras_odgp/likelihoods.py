@@ -147,6 +147,19 @@ class OutputLikelihood:
         The axis of units may be missing where there is one unit. Axes that only the output has (samples, as from
         `keras.layers.RepeatVector`) stand between the axes of the targets and the units: targets are repeated there.
         """
+        y, repeated = self._with_units(y, output)
+        for _ in range(repeated):
+            y = tf.expand_dims(y, -2)
+        return tf.broadcast_to(y, tf.concat([tf.shape(output)[:-2], [y.shape[-1]]], axis=0))
+
+    def average_repeated(self, values: tf.Tensor, y: Any, output: tf.Tensor) -> tf.Tensor:
+        """Means of values `[...]` over the axes that only the output has: one value for each datum."""
+        for _ in range(self._with_units(y, output)[1]):
+            values = tf.reduce_mean(values, axis=-1)
+        return values
+
+    def _with_units(self, y: Any, output: tf.Tensor) -> tuple[tf.Tensor, int]:
+        """Targets with their axis of units, and how many axes the output has that they lack."""
         y = tf.cast(tf.convert_to_tensor(y), output.dtype)
         lead, width = list(output.shape[:-2]), 1 if self.is_softmax else output.shape[-2]
         shape = list(y.shape)
@@ -156,9 +169,7 @@ class OutputLikelihood:
             raise ValueError(self._targets_message(shape, lead, width))
         if lacks_units and not (has_units and shape[-1] == 1):
             y, shape = y[..., None], [*shape, 1]
-        for _ in range(len(lead) + 1 - len(shape)):
-            y = tf.expand_dims(y, -2)
-        return tf.broadcast_to(y, tf.concat([tf.shape(output)[:-2], [width]], axis=0))
+        return tf.ensure_shape(y, [*shape[:-1], width]), len(lead) + 1 - len(shape)
 
     def _targets_message(self, shape: list[Any], lead: list[Any], width: int) -> str:
         batch = ", ".join("N" if size is None else str(size) for size in lead)

@@ -58,7 +58,8 @@ class VariationalLoss(keras.losses.Loss):
         return keras.ops.cast(super().__call__(y_true, y_pred, sample_weight), keras.config.floatx())
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        return -self.output_likelihood.variational_expectations(y_true, y_pred)
+        expectations = self.output_likelihood.variational_expectations(y_true, y_pred)
+        return -self.output_likelihood.average_repeated(expectations, y_true, y_pred)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "likelihood": saving.serialise(self.likelihood), "dtype": self.dtype}

@@ -138,12 +138,17 @@ def _check_round_trip(value: Any, config: dict[str, Any]) -> None:
         copy = copies.get(path)
         transform = None if parameter.transform is None else parameter.transform.name
         copied = None if copy is None or copy.transform is None else copy.transform.name
-        if copy is None or parameter.prior is not None or transform != copied or parameter.shape != copy.shape:
+        if copy is None or transform != copied or parameter.shape != copy.shape or not _equal_priors(parameter, copy):
             raise ValueError(
                 f"{type(value).__name__}{path} cannot be saved: it has a prior, or a transform other than {copied!r}, "
                 "which its class does not give it. Use a class of your own that sets it in its constructor, and "
                 "`keras_odgp.saving.register`."
             )
+
+
+def _equal_priors(left: gpflow.Parameter, right: gpflow.Parameter) -> bool:
+    densities = [float(parameter.log_prior_density()) for parameter in (left, right)]
+    return (left.prior is None) == (right.prior is None) and bool(np.isclose(densities[0], densities[1]))
 
 
 _ZONAL = ("variance", "weight_variances", "bias_variance", "radial_power", "active_dims")

@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 
-def adopt(module: tf.Module) -> list[keras.Variable]:
-    """Keras variables that share their storage with the unconstrained variables behind GPflow parameters.
+def adopt(module: tf.Module, layer: keras.Layer) -> None:
+    """Makes GPflow parameters weights of a layer: Keras variables that share their storage.
 
     Keras trains and saves only its own variables; a layer that merely held GPflow parameters would train nothing. The
     optimiser, GPflow and files all see the same numbers. Paths read like `orthogonal_gp/kernel/variance`; frozen
@@ -18,15 +18,16 @@ def adopt(module: tf.Module) -> list[keras.Variable]:
 
     Args:
         module: A module with GPflow parameters.
-
-    Returns:
-        One variable for each parameter, in the order of their paths.
+        layer: The layer, within its `build`.
     """
     variables = []
     for path, parameter in gpflow.utilities.parameter_dict(module).items():
         *scopes, name = _components(path)
         variables.append(_adopt_one(parameter, scopes, name))
-    return variables
+    layer.adopted_weights = variables  # assigned to an attribute, Keras tracks them
+    if not layer.trainable:  # after that, so that `layer.trainable = True` finds them
+        for variable in variables:
+            variable.trainable = False
 
 
 def _components(path: str) -> list[str]:

@@ -66,7 +66,7 @@ class _DispersionLayer(keras.layers.Layer):
             self._module = tf.Module()
             self._parameter = gpflow.Parameter(np.full(shape, self._initial), transform=transform)
             setattr(self._module, self.parameter_name, self._parameter)
-        self._adopted = adopt(self._module)
+        adopt(self._module, self)
 
     @property
     def parameter(self) -> gpflow.Parameter:

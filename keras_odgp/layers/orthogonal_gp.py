@@ -181,7 +181,7 @@ class OrthogonalGP(keras.layers.Layer):
             )
         check_dtype(self._posterior, self.compute_dtype, layer=self.name)
         claim(self._posterior, self)
-        self._adopted = adopt(self._posterior)
+        adopt(self._posterior, self)
         self._num_data_weight = self._add_constant("num_data", self.num_data or 0)
         self.kl_weight = self._add_constant("kl_weight", 1.0)
         self.mean_layer = make_mean_function(
@@ -242,7 +242,9 @@ class OrthogonalGP(keras.layers.Layer):
         self.add_loss(self._kl_term)
 
     def _knows_num_data(self) -> bool:
-        with tf.init_scope():  # at tracing too the present value counts
+        if self.num_data is not None:
+            return True
+        with tf.init_scope():  # at tracing too the present value counts, which may come from a file
             return not tf.executing_eagerly() or float(keras.ops.convert_to_numpy(self._num_data_weight)) > 0
 
     def adapt(self, data: Any, *, num_data: int | None = None, method: str = "kmeans") -> None:
@@ -259,7 +261,7 @@ class OrthogonalGP(keras.layers.Layer):
         rows, total = collect_rows(data, seed=self._start_seed)
         check_rows(rows, self.name, self.input_spec.axes[-1] if self.built else rows.shape[1])
         if not self.built:
-            self(np.zeros((1, rows.shape[1])))
+            self.build((None, rows.shape[1]))
         self.set_num_data(total if num_data is None else num_data)
         given = (self.features, self.orthogonal_features)
         sets = (self.posterior.inducing_variable, self.posterior.orthogonal_inducing_variable)

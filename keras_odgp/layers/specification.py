@@ -148,10 +148,13 @@ class _Maker:
                 "harmonics are left. Give a larger `num_levels`, or a smaller `num_inducing`."
             )
         counts = np.cumsum([num_harmonics(dimension, level) for level in levels])
-        taken = int(np.searchsorted(counts, size or DEFAULT_SIZE, side="right"))
+        most = size or DEFAULT_SIZE
+        if size is None and isinstance(base, ActivationFeatures):  # what units of the base have left of the levels
+            most = min(most, max(1, int(counts[-1]) - num_features(base)))
+        taken = int(np.searchsorted(counts, most, side="right"))
         if taken == 0 and (size is not None or counts[0] > LARGEST_LEVEL):
             raise ValueError(
                 f"Harmonics come in whole levels, and level {levels[0]} of {dimension - 1} inputs has {counts[0]}. "
-                f"Expected room for at least that many. Got: {size or DEFAULT_SIZE}."
+                f"Expected room for at least that many. Got: {most}."
             )
         return levels[: max(taken, 1)]

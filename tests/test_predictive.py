@@ -43,7 +43,13 @@ def float64():
 
 
 def gp(units=1, **options):
-    return OrthogonalGP(units, **{"num_inducing": 5, "num_orthogonal": 4, "num_data": 11, "seed": 0, **options})
+    """A small layer, whose kernel on points takes little time to trace."""
+    kernel = gpflow.kernels.Matern52(variance=0.5, lengthscales=1.5)
+    sizes = {"num_inducing": 5, "num_orthogonal": 4, "num_data": 11, "seed": 0}
+    return OrthogonalGP(units, **{**sizes, "kernel": kernel, "features": "points", **options})
+
+
+ON_SPHERE = {"kernel": "arccos", "features": "softplus"}
 
 
 def make(*parts, inputs=(2,)):
@@ -57,8 +63,8 @@ def perturbed(model):
     return model
 
 
-def two_layers(units=1):
-    return make(gp(2, initial_scale=0.5), gp(units, return_moments=True), GaussianLikelihood())
+def two_layers():
+    return make(gp(2, initial_scale=0.5, **ON_SPHERE), gp(1, return_moments=True, **ON_SPHERE), GaussianLikelihood())
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,8 @@ def assert_equal(left, right, **tolerance):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"features": "harmonics"}, {"whiten": False, "orthogonal_covariance": "prior"}]
+    "options",
+    [ON_SPHERE, {**ON_SPHERE, "features": "harmonics"}, {"whiten": False, "orthogonal_covariance": "prior"}],
 )
 def test_one_layer_equals_the_gpflow_model(options):
     model = make(gp(2, return_moments=True, **options), GaussianLikelihood(per_output=False))
@@ -174,9 +181,7 @@ def test_error_shrinks_with_samples(model):
 # Agreement of its parts
 
 
-@pytest.mark.parametrize("seed", [0, 5])
-def test_distribution_quantiles_and_intervals(model, seed):
-    predictive = Predictive(model, num_samples=8, seed=seed)
+def test_distribution_quantiles_and_intervals(predictive):
     result, distribution = moments(predictive), predictive.distribution(X)
     assert_equal(result, {"mean": distribution.mean(), "variance": distribution.variance()}, rtol=1e-10)
     np.testing.assert_allclose(distribution.log_prob(Y), predictive.log_density(X, Y), rtol=1e-10)
@@ -203,7 +208,9 @@ def test_sample_has_the_moments(predictive):
 
 
 def test_units_share_the_samples():
-    predictive = Predictive(two_layers(3), num_samples=8)
+    predictive = Predictive(
+        make(gp(2, initial_scale=0.5), gp(3, return_moments=True), GaussianLikelihood()), num_samples=8
+    )
     y = np.hstack([Y, Y, Y])
     distribution = predictive.distribution(X)
     assert distribution.event_shape == (3,)
@@ -225,7 +232,7 @@ def test_calls_agree_and_batches_do_not_matter(predictive, monkeypatch):
     assert_equal(predict(predictive, batch_size=4), result)
     assert_equal(predictive(X), result)
     assert_equal({name: value[::-1] for name, value in predict(predictive, X[::-1]).items()}, result)
-    assert_equal(predict(Predictive(predictive.model, num_samples=8, seed=1)), result, rtol=1.0)
+    assert (moments(Predictive(predictive.model, num_samples=8, seed=1))["mean"] != result["mean"]).all()
     density, quantiles = predictive.log_density(X, Y), predictive.quantiles(X, 0.3)
     monkeypatch.setattr(keras_odgp.predictive.mixture, "MOST_ROWS", 24)  # three examples at a time
     chunked = Predictive(predictive.model, num_samples=8)
@@ -264,7 +271,7 @@ def test_nothing_is_factorised_in_a_batch(model, predictive):
 
 
 def test_training_changes_predictions():
-    model = two_layers()
+    model = make(gp(2, initial_scale=0.5), gp(1, return_moments=True), GaussianLikelihood())
     model.compile(optimizer=keras.optimizers.Adam(0.1), loss=VariationalLoss("gaussian"), run_eagerly=True)
     predictive = Predictive(model, num_samples=4)
     before = predict(predictive)
@@ -292,7 +299,7 @@ def test_other_layers_between():
     inputs = keras.Input((2,))
     hidden = gp(3, initial_scale=0.5)(keras.layers.Dense(3, "tanh")(inputs))
     joined = keras.layers.Concatenate()([keras.layers.Dense(2)(hidden), inputs])
-    shared = gp(4, initial_scale=0.5, features="points")
+    shared = gp(4, initial_scale=0.5)
     outputs = GaussianLikelihood()(gp(1, return_moments=True)(shared(shared(joined))))
     model = perturbed(keras.Model(inputs, outputs))
     num = 3000
@@ -338,7 +345,9 @@ def test_sequences_of_any_length():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_dtypes(dtype):
     model = make(
-        gp(2, initial_scale=0.5, dtype=dtype), gp(1, return_moments=True, dtype=dtype), GaussianLikelihood(dtype=dtype)
+        gp(2, initial_scale=0.5, dtype=dtype, **ON_SPHERE),
+        gp(1, return_moments=True, dtype=dtype, **ON_SPHERE),
+        GaussianLikelihood(dtype=dtype),
     )
     predictive = Predictive(model, num_samples=4)
     result = moments(predictive)
@@ -563,7 +572,7 @@ def test_pictures(predictive):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    line = Predictive(make(gp(2), gp(2, return_moments=True), GaussianLikelihood(), inputs=(1,)), num_samples=4)
+    line = Predictive(make(gp(2, return_moments=True), GaussianLikelihood(), inputs=(1,)))
     x = np.linspace(-2, 2, 9)[::-1, None]
     ax = plot_predictive(line, x, y=(X[:, :1], np.hstack([Y, Y])))
     np.testing.assert_allclose(ax.lines[0].get_xdata(), x[::-1, 0])

@@ -153,7 +153,7 @@ class Predictive(keras.Model):
             y: Targets, as for `fit`; integer labels for softmax.
 
         Returns:
-            Logarithms, summed over units, shape `[N]`.
+            Logarithms, summed over units, shape `[N]`, or `[N, ...]` if inputs have further axes.
         """
         inputs = tensors(x)
         targets = tf.convert_to_tensor(y)
@@ -261,6 +261,9 @@ class Predictive(keras.Model):
         if all(hasattr(array, "shape") for array in arrays):  # not of data sets
             self._mixture.check_inputs(arrays)
         return super().predict(x, *args, **kwargs)
+
+    def compile(self, *args: Any, jit_compile: Any = False, **kwargs: Any) -> None:
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def make_predict_function(self, force: bool = False) -> Any:
         self._mixture.refresh()

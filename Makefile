@@ -11,6 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do $$p -c '
 .PHONY: demo test lint docs bench clean
 
 demo: $(STAMP)  ## run the main example on data that comes with it
+	$(BIN)/python tutorials/deep_regression.py --output build/demo
 	$(BIN)/python tutorials/fourier_spectra.py --output build/demo
 	$(BIN)/python tutorials/one_dimensional.py --output build/demo
 
@@ -31,6 +32,7 @@ bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks.covariances
 	$(BIN)/python -m benchmarks.step --rounds 7 --dtypes float64
 	$(BIN)/python -m benchmarks.predict
+	$(BIN)/python -m benchmarks.deep_step --rounds 5
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,8 +18,10 @@ from keras_odgp import (
 )
 from keras_odgp._version import __version__
 from keras_odgp.adapting import adapt
+from keras_odgp.predictive import Predictive, plot_predictive
 
 __all__ = [
+    "Predictive",
     "__version__",
     "adapt",
     "callbacks",
@@ -33,6 +35,7 @@ __all__ = [
     "metrics",
     "numerics",
     "orthogonal",
+    "plot_predictive",
     "saving",
     "spherical",
 ]

@@ -200,8 +200,16 @@ class OrthogonalGP(keras.layers.Layer):
         self._add_divergence(kl, training)
         if self.return_moments:
             return tf.stack([mean, variance], axis=-1)
-        noise = keras.random.normal(tf.shape(mean), dtype=self.compute_dtype, seed=self.seed_generator)
+        noise = tf.random.stateless_normal(tf.shape(mean), self._next_seed(), dtype=mean.dtype)
         return mean + tf.sqrt(variance) * tf.ensure_shape(noise, mean.shape)
+
+    def _next_seed(self) -> tf.Tensor:
+        seed = tf.cast(self.seed_generator.next() % (tf.int32.max - 1), tf.int32)  # as in `keras.random`
+        replica = tf.distribute.get_replica_context()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            return seed
+        # Replicas have copies of one generator, and would draw the same noise for different rows.
+        return tf.random.fold_in(seed, replica.replica_id_in_sync_group)
 
     def marginals(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Means and variances `[..., units]` at inputs `[..., D]`, mean function included, and the divergence."""

@@ -27,7 +27,7 @@ def logistic_regression(x_train, y_train, x_test, y_test):
     return keras_odgp.metrics.accuracy(y_test, probabilities), nlpd
 
 
-@pytest.mark.parametrize(("num_classes", "epochs"), [(2, 25), (10, 60)], ids=["even or odd", "ten digits"])
+@pytest.mark.parametrize(("num_classes", "epochs"), [(2, 25), (10, 80)], ids=["even or odd", "ten digits"])
 def test_better_than_logistic_regression(digits, num_classes, epochs):
     x_train, y_train, x_test, y_test = digits
     y_train, y_test = (y_train, y_test) if num_classes == 10 else (y_train % 2, y_test % 2)
@@ -41,7 +41,7 @@ def test_better_than_logistic_regression(digits, num_classes, epochs):
     keras_odgp.adapt(model, x_train, y_train)
     num_steps = epochs * -(-len(x_train) // BATCH_SIZE)
     model.compile(
-        optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(5e-2, num_steps)),
+        optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-1, num_steps)),
         loss=keras_odgp.losses.VariationalLoss("softmax"),
         metrics=[keras_odgp.metrics.Accuracy("softmax"), keras_odgp.metrics.NLPD("softmax")],
     )

@@ -93,9 +93,12 @@ def _covariance(profile: _Profile, variance: tf.Tensor, X: tf.Tensor, X2: tf.Ten
     @tf.custom_gradient
     def run(variance: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
         square = tf.matmul(left, right, transpose_b=True)
-        if X2 is None:  # exactly zero, where the product leaves rounding errors
-            square *= 1.0 - identity_like(square)
+        off_diagonal = None if X2 is not None else 1.0 - identity_like(square)
+        if off_diagonal is not None:  # exactly zero, where the product leaves rounding errors
+            square *= off_diagonal
         K, derivative = profile.evaluate(variance, square)
+        if off_diagonal is not None:
+            derivative *= off_diagonal
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             square_bar = upstream * derivative

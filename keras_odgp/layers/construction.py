@@ -8,13 +8,15 @@ from typing import Any
 import gpflow
 import keras
 import numpy as np
+import tensorflow as tf
 from gpflow.inducing_variables import InducingVariables
 from gpflow.kernels import Kernel, LinearCoregionalization, MultioutputKernel
 
 from keras_odgp.layers.specification import make_features
 from keras_odgp.orthogonal import OrthogonalPosterior
 from keras_odgp.orthogonal.gram import num_features
-from keras_odgp.orthogonal.variational import OrthogonalCovariance
+from keras_odgp.orthogonal.optimal import unwhiten_q
+from keras_odgp.orthogonal.variational import OrthogonalCovariance, Variational
 
 _owners: weakref.WeakValueDictionary[int, keras.Layer] = weakref.WeakValueDictionary()
 
@@ -32,7 +34,7 @@ def make_posterior(
     scale: float,
     seed: int,
 ) -> OrthogonalPosterior:
-    """The posterior with q at its start: mean zero, and `scale` times the identity as root.
+    """The posterior with q at its start: mean zero, and `scale` times the prior's standard deviations.
 
     Args:
         kernel: The kernel.
@@ -56,7 +58,7 @@ def make_posterior(
         if num_outputs != units:
             raise ValueError(f"Expected a kernel with {units} outputs, as many as units. Got {num_outputs}.")
     orthogonal_q: tuple[Any, Any] = (None, None) if orthogonal is None else _start_q(orthogonal, num_latents, scale)
-    return OrthogonalPosterior(
+    posterior = OrthogonalPosterior(
         kernel,
         base,
         *_start_q(base, num_latents, scale),
@@ -66,6 +68,23 @@ def make_posterior(
         whiten=whiten,
         orthogonal_covariance=orthogonal_covariance,
     )
+    if not whiten:
+        restart_q(posterior, scale)
+    return posterior
+
+
+def restart_q(posterior: OrthogonalPosterior, scale: float) -> None:
+    """Puts q at `scale` times the prior's standard deviations; an unwhitened q moves with kernel and features."""
+    starts = []
+    for mu, sqrt in ((posterior.q_mu, posterior.q_sqrt), (posterior.orthogonal_q_mu, posterior.orthogonal_q_sqrt)):
+        root = None if sqrt is None else tf.eye(sqrt.shape[-1], batch_shape=sqrt.shape[:1], dtype=sqrt.dtype) * scale
+        starts += [None if mu is None else tf.zeros_like(mu), root]
+    q = Variational(*starts)
+    q = q if posterior.whiten else unwhiten_q(posterior.prior_factors(), q)
+    parameters = (posterior.q_mu, posterior.q_sqrt, posterior.orthogonal_q_mu, posterior.orthogonal_q_sqrt)
+    for parameter, value in zip(parameters, q):
+        if parameter is not None:
+            parameter.assign(value)
 
 
 def _start_q(features: InducingVariables, num_latents: int, scale: float) -> tuple[gpflow.Parameter, gpflow.Parameter]:

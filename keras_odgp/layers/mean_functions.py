@@ -63,10 +63,12 @@ class FixedLinear(keras.layers.Layer):
             self.build(data.shape)
         if self.units >= data.shape[1]:
             return
-        _, _, components = np.linalg.svd(data - data.mean(axis=0), full_matrices=True)
+        centred = data - data.mean(axis=0)
+        _, components = np.linalg.eigh(centred.T @ centred)  # in columns, the leading one last
+        leading = components[:, ::-1][:, : self.units]
         # The sign of a component is arbitrary: the largest entry positive, so that equal data give equal maps.
-        largest = np.take_along_axis(components, np.abs(components).argmax(axis=1)[:, None], axis=1)
-        self.matrix.assign((components * np.sign(largest))[: self.units].T)
+        largest = np.take_along_axis(leading, np.abs(leading).argmax(axis=0)[None], axis=0)
+        self.matrix.assign(leading * np.sign(largest))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return keras.ops.matmul(inputs, self.matrix)

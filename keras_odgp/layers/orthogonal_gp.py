@@ -14,7 +14,7 @@ from gpflow.kernels import Kernel
 from keras_odgp import saving
 from keras_odgp.inducing import ActivationFeatures
 from keras_odgp.layers import recording
-from keras_odgp.layers.construction import check_dtype, claim, make_posterior
+from keras_odgp.layers.construction import check_dtype, claim, make_posterior, restart_q
 from keras_odgp.layers.mean_functions import FixedLinear, check_mean_function, make_mean_function
 from keras_odgp.layers.specification import check_features, check_kernel, make_kernel
 from keras_odgp.layers.starts import check_rows, collect_rows, start_directions, start_points
@@ -176,7 +176,7 @@ class OrthogonalGP(keras.layers.Layer):
                 units=self.units,
                 whiten=self.whiten,
                 orthogonal_covariance=self.orthogonal_covariance,
-                scale=self.initial_scale or (LAST_SCALE if self.return_moments else HIDDEN_SCALE),
+                scale=self._start_scale,
                 seed=self._start_seed,
             )
         check_dtype(self._posterior, self.compute_dtype, layer=self.name)
@@ -187,6 +187,10 @@ class OrthogonalGP(keras.layers.Layer):
         self.mean_layer = make_mean_function(
             self.mean_function, input_shape, self.units, last=self.return_moments, dtype=self.dtype_policy
         )
+
+    @property
+    def _start_scale(self) -> float:
+        return self.initial_scale or (LAST_SCALE if self.return_moments else HIDDEN_SCALE)
 
     def _add_constant(self, name: str, value: float) -> keras.Variable:
         return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), trainable=False)
@@ -278,6 +282,9 @@ class OrthogonalGP(keras.layers.Layer):
                 self._start_features(features, rows, self._start_seed + index, method)
         if isinstance(self.mean_layer, FixedLinear):
             self.mean_layer.adapt(rows)
+        if not self.whiten:
+            with float_context(self.compute_dtype):
+                restart_q(self.posterior, self._start_scale)
 
     def _start_features(self, features: InducingVariables | None, rows: np.ndarray, seed: int, method: str) -> None:
         if isinstance(features, InducingPoints):

@@ -121,3 +121,11 @@ def test_start_of_mean_functions(mean_function, units):
     mean = np.asarray(layer.marginals(keras.ops.convert_to_tensor(X))[0])
     expected = np.zeros((40, units)) if mean_function is None else X @ np.eye(3, units)
     np.testing.assert_allclose(mean, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_q_starts_at_the_prior(whiten):
+    layer = keras_odgp.layers.OrthogonalGP(2, 6, 5, num_levels=4, whiten=whiten, return_moments=True)
+    layer.adapt(np.random.default_rng(0).normal(size=(30, 3)))
+    # Rounding of the solves with the factor that made q: 1e-16 times its condition.
+    np.testing.assert_allclose(layer.posterior.prior_kl(), 0.0, atol=1e-8)

@@ -12,6 +12,7 @@ from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.predictive.factors import CachedLayer, SampledPass, ShapePass
 
 MOST_ROWS = 16_384  # that go through the GP layers at a time: examples times samples
+MOST_VALUES, LATENT_VALUES = 8_000_000, 1024  # of latent functions at a time, and at least for each example and unit
 
 
 class Plan(NamedTuple):
@@ -155,8 +156,9 @@ class Mixture:
             with tf.init_scope():
                 tf.function(run, autograph=False).get_concrete_function(_specs(inputs))
             num_samples = self._num_samples if found.has_hidden else 1
-            chunk = max(1, MOST_ROWS // (num_samples * found.rows_per_example))
-            self._plans[key] = Plan(num_samples, chunk, outputs[0].dtype)
+            values = max(LATENT_VALUES, num_samples) * found.rows_per_example * outputs[0].shape[-2]
+            chunk = min(MOST_ROWS // (num_samples * found.rows_per_example), MOST_VALUES // values)
+            self._plans[key] = Plan(num_samples, max(1, chunk), outputs[0].dtype)
         return self._plans[key]
 
     def input_specs(self) -> Any:

@@ -14,10 +14,10 @@ from gpflow.likelihoods import Likelihood, MonteCarloLikelihood, ScalarLikelihoo
 from keras_odgp.likelihoods import OutputLikelihood
 from keras_odgp.numerics import float_context
 from keras_odgp.predictive.factors import stratified_normal
+from keras_odgp.predictive.mixture import LATENT_VALUES
 
 tfd = tfp.distributions
 
-LATENT_SAMPLES = 1024  # of latent functions, over all samples of the hidden layers, where there is no quadrature
 _LATENT_SEED = 2**30  # index of their noise, beyond those of layers
 _QUADRATURE = gpflow.quadrature.hermgauss(20)  # as many nodes as GPflow takes
 _SUPPORT: dict[type[Likelihood], tuple[float, float]] = {
@@ -146,7 +146,7 @@ class Observations:
             nodes, weights = (tf.constant(part, components.dtype) for part in _QUADRATURE)
             offsets, weights = math.sqrt(2.0) * nodes[:, None], weights / math.sqrt(math.pi)
         else:
-            draws = math.ceil(LATENT_SAMPLES / num)
+            draws = math.ceil(LATENT_VALUES / num)
             noise = stratified_normal([num * draws, units], (self._seed, _LATENT_SEED), components.dtype)
             offsets, weights = tf.reshape(noise, [num, draws, units]), tf.fill([draws], 1.0 / draws)
             weights = tf.cast(weights, components.dtype)

@@ -9,7 +9,7 @@ import pytest
 from layers import house
 
 from keras_odgp import kernels
-from keras_odgp.layers import GaussianLikelihood
+from keras_odgp.layers import GaussianLikelihood, OrthogonalGP
 
 X, Y = house.regression()
 
@@ -125,7 +125,7 @@ def test_start_of_mean_functions(mean_function, units):
 
 @pytest.mark.parametrize("whiten", [True, False])
 def test_q_starts_at_the_prior(whiten):
-    layer = keras_odgp.layers.OrthogonalGP(2, 6, 5, num_levels=4, whiten=whiten, return_moments=True)
+    layer = OrthogonalGP(2, 6, 5, num_levels=4, whiten=whiten, return_moments=True)
     layer.adapt(np.random.default_rng(0).normal(size=(30, 3)))
     # Rounding of the solves with the factor that made q: 1e-16 times its condition.
     np.testing.assert_allclose(layer.posterior.prior_kl(), 0.0, atol=1e-8)

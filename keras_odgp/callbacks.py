@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,11 @@ from keras_odgp.layers.likelihood_layers import _DispersionLayer
 from keras_odgp.numerics import RELATIVE_JITTER, float_context, relative_jitter
 from keras_odgp.orthogonal.gram import gram
 from keras_odgp.orthogonal.prediction import factorise_prior
+from keras_odgp.predictive import Predictive, plot_predictive
+
+GRID_SIZES = {1: 200, 2: 40}  # of images, along each input
+GRID_MARGIN = 0.15  # of the range of the data, on each side
+MOST_DOTS = 500
 
 
 class TensorBoard(keras.callbacks.TensorBoard):
@@ -32,7 +38,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
       base features, and of the orthogonal features given them;
     - `<layer>/Kuu/jitter`, `<layer>/Svv/jitter`: jitter relative to the diagonal, with all that was added because a
       factorisation failed;
-    - `<layer>/variance`, `<layer>/scale` or `<layer>/shape`: the dispersion of a likelihood layer.
+    - `<layer>/variance`, `<layer>/scale` or `<layer>/shape`: the dispersion of a likelihood layer;
+    - `predictive`: with `image_data`, an image of the predictive distribution (see `keras_odgp.plot_predictive`).
 
     Layers within layers are found too. Needs the package tensorboard: `pip install "keras_odgp[tensorboard]"`.
 
@@ -40,23 +47,39 @@ class TensorBoard(keras.callbacks.TensorBoard):
         log_dir: Directory of the logs. Defaults to `"logs"`.
         gp_freq: Number of epochs from one record of the GP layers to the next; 0 for none. Each costs about one
             factorisation of each covariance. Defaults to 1.
+        image_data: For a model with one input of one or two columns, data `(x, y)`, or inputs `x` alone, to draw the
+            predictive over: the image spans the range of `x` and somewhat more, and shows up to 500 data. A callback
+            does not see the data of `fit`, so without it there is no image. Needs the package matplotlib:
+            `pip install "keras_odgp[plots]"`. Defaults to None.
+        num_samples: Number of samples of the hidden layers in the image. Defaults to 64.
         **kwargs: Arguments of `keras.callbacks.TensorBoard`.
 
     Example:
 
     ```python
-    model.fit(x, y, epochs=100, callbacks=[keras_odgp.callbacks.TensorBoard("logs", gp_freq=5)])
+    board = keras_odgp.callbacks.TensorBoard("logs", gp_freq=5, image_data=(x, y))
+    model.fit(x, y, epochs=100, callbacks=[board])
     ```
     """
 
-    def __init__(self, log_dir: Any = "logs", *, gp_freq: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, log_dir: Any = "logs", *, gp_freq: int = 1, image_data: Any = None, num_samples: int = 64, **kwargs: Any
+    ) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise ImportError(
                 'Logs need the package tensorboard, which is not installed: `pip install "keras_odgp[tensorboard]"`.'
             )
         _check_count("gp_freq", gp_freq, 0)
+        _check_count("num_samples", num_samples, 1)
         super().__init__(log_dir=log_dir, **kwargs)
         self.gp_freq = gp_freq
+        self.num_samples = num_samples
+        self._image_data = None if image_data is None else _check_image_data(image_data)
+        self._predictive: Predictive | None = None
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._predictive = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
@@ -65,6 +88,15 @@ class TensorBoard(keras.callbacks.TensorBoard):
                 for tag, value in _summaries(self.model, logs or {}):
                     write = self.summary.scalar if np.size(value) == 1 else self.summary.histogram
                     write(tag, np.squeeze(value), step=epoch)
+                if self._image_data is not None:
+                    self.summary.image("predictive", self._image(), step=epoch)
+
+    def _image(self) -> np.ndarray:
+        """The predictive as an image `[1, height, width, 3]`."""
+        assert self._image_data is not None
+        if self._predictive is None:
+            self._predictive = Predictive(self.model, num_samples=self.num_samples)
+        return _draw(self._predictive, *self._image_data)
 
 
 class KLWarmup(keras.callbacks.Callback):
@@ -108,6 +140,37 @@ class KLWarmup(keras.callbacks.Callback):
     def _assign(self, weight: float) -> None:
         for _, layer in _layers(self.model, OrthogonalGP):
             layer.kl_weight.assign(weight)
+
+
+def _check_image_data(data: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(
+            'Images need the package matplotlib, which is not installed: `pip install "keras_odgp[plots]"`.'
+        )
+    x, y = data if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
+    x, y = np.asarray(x), None if y is None else np.asarray(y)
+    if x.ndim != 2 or x.shape[1] not in GRID_SIZES or len(x) == 0 or (y is not None and len(y) != len(x)):
+        shapes = x.shape if y is None else (x.shape, y.shape)
+        raise ValueError(f"Expected `image_data` of inputs [N, 1] or [N, 2], and N targets. Got shape {shapes}.")
+    return x, y
+
+
+def _draw(predictive: Predictive, x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
+    """The predictive over the range of inputs as an image `[1, height, width, 3]`, without a state of pyplot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    low, high = x.min(axis=0), x.max(axis=0)
+    margin = GRID_MARGIN * np.where(high > low, high - low, 1.0)
+    edges = [np.linspace(a, b, GRID_SIZES[x.shape[1]]) for a, b in zip(low - margin, high + margin)]
+    grid = np.stack(np.meshgrid(*edges), axis=-1).reshape(-1, x.shape[1])
+    dots = np.random.default_rng(0).permutation(len(x))[:MOST_DOTS]
+    canvas = FigureCanvasAgg(Figure(figsize=(7.0, 4.5), layout="constrained"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No contour levels", UserWarning)  # where the predictive is constant
+        plot_predictive(predictive, grid, None if y is None else (x[dots], y[dots]), canvas.figure.add_subplot())
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[None, ..., :3].copy()
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

@@ -1,6 +1,13 @@
 """Callbacks during short training."""
 
 import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 
 import gpflow
 import keras
@@ -51,12 +58,13 @@ def logged(tmp_path_factory):
     kernel = gpflow.kernels.Matern52(lengthscales=[1.0, 2.0])
     outer = gp(1, kernel=kernel, features="points", return_moments=True, name="outer")
     model = keras.Sequential([keras.Input((2,)), hidden, outer, GaussianLikelihood(name="noise")])
-    history = fit(model, callbacks.TensorBoard(directory, gp_freq=2), epochs=3, validation_data=make_data())
-    return model, history, read_events(directory / "train")
+    board = callbacks.TensorBoard(directory, gp_freq=2, image_data=make_data(), num_samples=4)
+    history = fit(model, board, epochs=3, validation_data=make_data())
+    return model, history, read_events(directory / "train"), directory
 
 
 def test_tags(logged):
-    _, _, values = logged
+    _, _, values, _ = logged
     expected = {"epoch_loss", "epoch_nlpd", "epoch_data_term", "noise/variance"}
     expected |= {f"{layer}/kl" for layer in ("inner", "outer")}
     expected |= {
@@ -72,7 +80,7 @@ def test_tags(logged):
 
 
 def test_values(logged):
-    model, history, values = logged
+    model, history, values, _ = logged
     last = {tag: entries[-1][1] for tag, entries in values.items()}
     outer, noise = model.get_layer("outer"), model.get_layer("noise")
     inner = model.get_layer("nested").get_layer("inner")
@@ -90,7 +98,7 @@ def test_values(logged):
 
 
 def test_condition_and_jitter(logged):
-    model, _, values = logged
+    model, _, values, _ = logged
     outer, last = model.get_layer("outer"), {tag: entries[-1][1] for tag, entries in values.items()}
     F = outer.posterior.prior_factors()
     for matrix, L in (("Kuu", F.Lu), ("Svv", F.Lv)):
@@ -99,6 +107,88 @@ def test_condition_and_jitter(logged):
         assert last[f"outer/{matrix}/condition"] <= np.linalg.cond(L @ tf.transpose(L)) * (1 + 1e-5)
         np.testing.assert_allclose(last[f"outer/{matrix}/jitter"], numerics.RELATIVE_JITTER[tf.float64], rtol=1e-5)
     assert last["inner/Kuu/jitter"] == 0.0  # harmonics are independent: nothing is factorised
+
+
+def decode(entry):
+    """Pixels of an image, whose record has the width and the height before them."""
+    width, height, data = entry
+    pixels = tf.io.decode_image(data).numpy()
+    assert pixels.shape == (int(height), int(width), 3)
+    return pixels.astype(float)
+
+
+def test_image_of_two_inputs(logged):
+    _, _, values, _ = logged
+    assert [step for step, _ in values["predictive"]] == [0, 2]
+    first, last = (decode(entry) for _, entry in values["predictive"])
+    assert first.std() > 10.0  # something is drawn,
+    assert np.abs(last - first).max() > 10.0  # and changes with training
+
+
+def test_image_of_one_input(tmp_path):
+    x, y = make_data()
+    x = x[:, :1]
+    model = keras.Sequential([keras.Input((1,)), gp(1, return_moments=True), GaussianLikelihood()])
+    model.compile(optimizer="adam", loss=VariationalLoss("gaussian"))
+    board = callbacks.TensorBoard(tmp_path, image_data=(x, y), write_graph=False)
+    model.fit(x, y, epochs=1, verbose=0, callbacks=[board])
+    ((step, entry),) = read_events(tmp_path / "train")["predictive"]
+    with_data, without = (callbacks._draw(board._predictive, *callbacks._check_image_data(d)) for d in ((x, y), x))
+    assert step == 0
+    np.testing.assert_array_equal(decode(entry), with_data[0])
+    assert (without != with_data).mean() > 1e-3  # dots are missing
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=5) as response:
+        return response.read()
+
+
+@pytest.fixture
+def server(logged):
+    """The address of a server of TensorBoard on the logs."""
+    *_, directory = logged
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = ["--logdir", str(directory), "--host", "127.0.0.1", "--port", str(port), "--load_fast=false"]
+    command = [sys.executable, "-m", "tensorboard.main", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for(url, *, run, seconds=60):
+    """Tags of a run, once the server is up and has read the logs."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            tags = json.loads(get(url)).get(run)
+        except (urllib.error.URLError, OSError):
+            tags = None
+        if tags:
+            return tags
+        time.sleep(0.25)
+    raise TimeoutError(f"No tags of {run!r} at {url}.")
+
+
+def test_server_shows_tags_and_image(server):
+    scalars = wait_for(f"{server}/data/plugin/scalars/tags", run="train")
+    assert {"epoch_loss", "epoch_data_term", "inner/kl", "outer/Kuu/condition", "noise/variance"} <= set(scalars)
+    assert set(wait_for(f"{server}/data/plugin/images/tags", run="train")) == {"predictive"}
+    values = json.loads(get(f"{server}/data/plugin/scalars/scalars?run=train&tag=outer/kl"))
+    assert [step for _, step, _ in values] == [0, 2]
+    images = json.loads(get(f"{server}/data/plugin/images/images?run=train&tag=predictive&sample=0"))
+    assert [image["step"] for image in images] == [0, 2]
+    data = get(f"{server}/data/plugin/images/individualImage?{images[-1]['query']}")
+    assert data.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -136,6 +226,9 @@ def test_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"keras_odgp\[tensorboard\]"):
         callbacks.TensorBoard()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else True)
+    with pytest.raises(ImportError, match=r"keras_odgp\[plots\]"):
+        callbacks.TensorBoard(image_data=make_data())
 
 
 class Recorder(keras.callbacks.Callback):
@@ -169,6 +262,9 @@ def test_wrong_arguments_are_named():
         callbacks.KLWarmup(3, start=2.0)
     with pytest.raises(ValueError, match="Expected `gp_freq` to be an integer"):
         callbacks.TensorBoard(gp_freq=0.5)
+    for data in (np.ones((4, 3)), (np.ones((4, 2)), np.ones(3)), np.ones(4)):
+        with pytest.raises(ValueError, match=r"Expected `image_data` of inputs \[N, 1\] or \[N, 2\]"):
+            callbacks.TensorBoard(image_data=data)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)], name="plain")
     model.compile(loss="mse")
     with pytest.raises(ValueError, match="Expected a model with `OrthogonalGP` layers.*'plain'"):

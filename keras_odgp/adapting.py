@@ -9,12 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_odgp.layers import GaussianLikelihood, OrthogonalGP, recording
+from keras_odgp.heads import call_recording, find_heads, gaussian_sites, is_gaussian, site_statistics
+from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.layers.starts import Subset
-from keras_odgp.likelihoods import OutputLikelihood
-from keras_odgp.losses import VariationalLoss
 from keras_odgp.numerics import float_context
-from keras_odgp.orthogonal.gram import mixing
 from keras_odgp.orthogonal.optimal import Statistics, add_statistics
 
 Batches = Callable[[], Iterator[tuple[Any, Any]]]
@@ -71,7 +69,7 @@ def adapt(
     for layer in layers:
         _adapt_layer(model, layer, examples, batch_size, num_data=num_data, method=method)
     if targets is not None:
-        _start_last_layers(model, layers, batches, examples, num_data)
+        _start_last_layers(model, batches, examples)
 
 
 def _batches_of(x: Any, y: Any, batch_size: int) -> Batches:
@@ -149,14 +147,9 @@ def _adapt_layer(
     layer.adapt(np.concatenate(reached), num_data=num_data, method=method)
 
 
-def _start_last_layers(
-    model: keras.Model, layers: list[OrthogonalGP], batches: Batches, examples: Any, num_data: int
-) -> None:
+def _start_last_layers(model: keras.Model, batches: Batches, examples: Any) -> None:
     """Sets q to its optimum in layers whose moments reach an output with Gaussian noise."""
-    is_gaussian = any(isinstance(layer, GaussianLikelihood) for layer in model._flatten_layers())
-    loss = getattr(model, "loss", None)
-    is_gaussian |= isinstance(loss, VariationalLoss) and loss.likelihood == "gaussian"
-    heads = _heads(model, layers, _rows(examples, 0, 8)) if is_gaussian else {}
+    heads = find_heads(model, _rows(examples, 0, 8), num_columns=3) if is_gaussian(model) else {}
     if not heads:
         return
     factors = {}
@@ -166,10 +159,15 @@ def _start_last_layers(
 
     @tf.function(reduce_retracing=True)
     def batch_statistics(inputs: Any, targets: Any) -> list[Statistics]:
-        outputs, reached = _call_recording(model, inputs)
+        outputs, reached = call_recording(model, inputs)
         all_targets = keras.tree.flatten(targets)
         return [
-            _statistics(layer, factors[layer], reached[id(layer)], all_targets[index], outputs[index])
+            site_statistics(
+                layer,
+                factors[layer],
+                reached[layer],
+                gaussian_sites(all_targets[index], tf.cast(outputs[index], layer.compute_dtype)),
+            )
             for layer, index in heads.items()
         ]
 
@@ -180,44 +178,3 @@ def _start_last_layers(
         assert total is not None  # there was at least one batch
         with float_context(layer.compute_dtype):
             layer.posterior.set_optimal_q(factors[layer], total)
-
-
-def _heads(model: keras.Model, layers: list[OrthogonalGP], few: Any) -> dict[OrthogonalGP, int]:
-    """Layers whose moments are the first columns of an output with three, and the index of that output."""
-    outputs, reached = _call_recording(model, few)
-    heads = {}
-    for layer in layers:
-        if not layer.return_moments or mixing(layer.posterior.kernel) is not None:
-            continue
-        mean, variance, _ = layer.marginals(reached[id(layer)])
-        moments = tf.stack([mean, variance], axis=-1).numpy()
-        for index, output in enumerate(outputs):
-            columns = np.asarray(output)
-            if columns.shape == (*moments.shape[:-1], 3) and np.allclose(columns[..., :2], moments, 1e-4, 1e-6):
-                heads[layer] = index
-    return heads
-
-
-def _call_recording(model: keras.Model, inputs: Any) -> tuple[list[tf.Tensor], dict[int, tf.Tensor]]:
-    reached: dict[int, tf.Tensor] = {}
-
-    def visitor(layer: Any, layer_inputs: tf.Tensor) -> None:
-        reached[id(layer)] = layer_inputs
-
-    with recording.visiting(visitor):
-        outputs = model(inputs, training=False)
-    return keras.tree.flatten(outputs), reached
-
-
-def _statistics(layer: OrthogonalGP, factors: Any, inputs: tf.Tensor, y: tf.Tensor, output: tf.Tensor) -> Statistics:
-    output = tf.cast(output, layer.compute_dtype)
-    aligned = OutputLikelihood("gaussian").align(y, output)
-    mean = 0.0 if layer.mean_layer is None else tf.cast(layer.mean_layer(inputs), output.dtype)
-    rows, units = [-1, inputs.shape[-1]], [-1, layer.units]
-    # Samples of one datum, on axes that only the output has, share its weight.
-    weight = tf.cast(tf.size(y), output.dtype) / tf.cast(tf.size(aligned), output.dtype)
-    precision = tf.reshape(weight / output[..., 2], units)
-    with float_context(layer.compute_dtype):
-        return layer.posterior.statistics(
-            factors, tf.reshape(inputs, rows), tf.reshape(aligned - mean, units), precision
-        )

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.layers import OrthogonalGP
 from keras_odgp.layers.likelihood_layers import _DispersionLayer
+from keras_odgp.natural import ClosedFormUpdate, NaturalGradient
 from keras_odgp.numerics import RELATIVE_JITTER, float_context, relative_jitter
 from keras_odgp.orthogonal.gram import gram
 from keras_odgp.orthogonal.prediction import factorise_prior
@@ -23,6 +24,8 @@ from keras_odgp.predictive import Predictive, plot_predictive
 GRID_SIZES = {1: 200, 2: 40}  # of images, along each input
 GRID_MARGIN = 0.15  # of the range of the data, on each side
 MOST_DOTS = 500
+
+__all__ = ["ClosedFormUpdate", "KLWarmup", "NaturalGradient", "TensorBoard"]
 
 
 class TensorBoard(keras.callbacks.TensorBoard):

@@ -35,8 +35,10 @@ ORDER = [
     "layers",
     "losses",
     "metrics",
+    "heads",
     "adapting",
     "predictive",
+    "natural",
     "callbacks",
 ]
 

@@ -1,0 +1,252 @@
+r"""Callbacks that move q of the last GP layer by steps in natural parameters, while Keras trains the rest.
+
+Near the optimum of q the ELBO is steep along some directions and flat along others, by as much as the covariance of
+the features is ill-conditioned; Adam takes hundreds of epochs where a step in natural parameters takes one. Both
+callbacks rest on one update. Whitened and with all features stacked, q has the precision $I + \Sigma_i \beta_i g_i
+g_i^\top$ and the mean that solves it for $\Sigma_i \beta_i g_i t_i$, with a Gaussian site $N(t_i, \beta_i^{-1})$ for
+each datum. For Gaussian noise the sites are the data. For other likelihoods they are the Gaussians with the same
+gradients, and moving the sums towards those of a batch is then the natural gradient step of the ELBO.
+
+GPflow's `NaturalGradient` gives the same steps where there is one pair of mean and root. Here are two, whose means
+depend on each other, and by steps for each alone they would only approach the optimum; here they are solved for
+together. It works for `orthogonal_covariance="prior"` too, where the second root is missing.
+
+Callbacks do not see the batches of `fit`, and layers do not see targets; so these draw batches of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_odgp.heads import call_recording, find_heads, is_gaussian
+from keras_odgp.likelihoods import OutputLikelihood
+from keras_odgp.losses import VariationalLoss
+from keras_odgp.natural.batches import batches_of, check_count, inputs_and_targets
+from keras_odgp.natural.head import Head
+
+
+class _LastLayerUpdate(keras.callbacks.Callback):
+    """Updates q of the last GP layer from batches of its own, and keeps the optimiser away from it."""
+
+    _decay = 0.0
+
+    def __init__(self, x: Any, y: Any, batch_size: int, every: int, seed: int | None) -> None:
+        super().__init__()
+        check_count("every", every)
+        self.every = int(every)
+        self._batches = batches_of(x, y, batch_size, seed)
+        self._heads: list[Head] = []
+        self._taken_out: list[keras.Variable] = []
+        self._num_steps = self._num_updates = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._put_back()  # after training that was interrupted
+        self._iterator = iter(self._batches)
+        likelihood = self._likelihood()
+        num_columns = 3 if likelihood is None else likelihood.num_columns
+        few = keras.tree.map_structure(lambda part: part[:8], inputs_and_targets(next(iter(self._batches)))[0])
+        heads = find_heads(self.model, few, num_columns)
+        self._heads = [Head(layer, index, likelihood) for layer, index in heads.items() if layer.trainable]
+        if not self._heads:
+            raise ValueError(
+                f"Expected a trainable `OrthogonalGP` layer with `return_moments=True` whose moments reach an output "
+                f"with {num_columns} columns, and whose kernel does not mix latent functions. Got none in "
+                f"{self.model.name!r}."
+            )
+        for head in self._heads:
+            if head.layer.num_data is None:
+                raise ValueError(
+                    f"Layer {head.layer.name!r} does not know the number of data. Call `keras_odgp.adapt(model, "
+                    "x_train, y_train)` before training, or give the layer `num_data`."
+                )
+        self._num_steps = self._num_updates = 0
+        self._compiled_update = tf.function(self._update, autograph=False)  # as Keras compiles its own steps
+        self._take_out()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._num_steps += 1
+        if self._num_steps % self.every == 0:
+            self._compiled_update(self._iterator, tf.constant(self._rate(self._num_updates), tf.float64))
+            self._num_updates += 1
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._put_back()
+
+    def _likelihood(self) -> OutputLikelihood | None:
+        raise NotImplementedError
+
+    def _rate(self, update: int) -> float:
+        """By how much an update moves q towards its optimum, from 0 to 1."""
+        raise NotImplementedError
+
+    def _update(self, iterator: Any, rate: tf.Tensor) -> None:
+        inputs, targets = inputs_and_targets(iterator.get_next())
+        outputs, reached = call_recording(self.model, inputs)
+        targets = keras.tree.flatten(targets)
+        for head in self._heads:
+            head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=self._decay, rate=rate)
+
+    def _take_out(self) -> None:
+        """Makes q not trainable. The optimiser gets its slots for it before, for training without the callback."""
+        optimizer = self.model.optimizer
+        if optimizer.use_ema:
+            raise ValueError(
+                "Expected an optimizer without `use_ema`, which would put a moving average in place of q. Got one with."
+            )
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        for head in self._heads:
+            posterior = head.layer.posterior
+            q = (posterior.q_mu, posterior.q_sqrt, posterior.orthogonal_q_mu, posterior.orthogonal_q_sqrt)
+            storage = {id(parameter.unconstrained_variable) for parameter in q if parameter is not None}
+            variables = [variable for variable in head.layer.adopted_weights if id(variable._value) in storage]
+            self._taken_out += [variable for variable in variables if variable.trainable]
+        for variable in self._taken_out:
+            variable.trainable = False
+        self.model.make_train_function(force=True)  # an earlier one would go on to train q
+
+    def _put_back(self) -> None:
+        if self._taken_out:
+            self.model.train_function = None
+        for variable in self._taken_out:
+            variable.trainable = True
+        self._taken_out = []
+
+
+class ClosedFormUpdate(_LastLayerUpdate):
+    """Moves q of the last GP layer towards its closed-form optimum during `fit`; for Gaussian likelihoods.
+
+    The optimum follows from sums over the data. They are estimated from batches that the callback draws itself, and
+    older batches, which were seen under other hyperparameters, are forgotten step by step: there is no pass over all
+    data. The optimiser trains everything but this q. Afterwards q is trainable again (if `fit` is interrupted, call
+    `on_train_end()`). All layers whose moments reach an output are updated; call `keras_odgp.adapt` before.
+
+    Args:
+        x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
+        y: Targets, as given to `fit`. Weights of examples are not used.
+        damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 0.3.
+        every: Number of training steps from one update to the next. Defaults to 2.
+        decay: Factor by which the weight of earlier batches shrinks at an update, from 0 up to but not including 1.
+            Defaults to 0.9.
+        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 512.
+        seed: Seed of the order of examples.
+
+    Example:
+
+    >>> x = np.random.randn(100, 2)
+    >>> y = np.sin(x[:, 0])
+    >>> model = keras.Sequential([
+    ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=8, num_orthogonal=8, return_moments=True),
+    ...     keras_odgp.layers.GaussianLikelihood(),
+    ... ])
+    >>> keras_odgp.adapt(model, x, y)
+    >>> model.compile("adam", keras_odgp.losses.VariationalLoss("gaussian"))
+    >>> update = keras_odgp.callbacks.ClosedFormUpdate(x, y)
+    >>> history = model.fit(x, y, epochs=2, verbose=0, callbacks=[update])
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        damping: float = 0.3,
+        every: int = 2,
+        decay: float = 0.9,
+        batch_size: int = 512,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(x, y, batch_size, every, seed)
+        _check_step("damping", damping)
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"Expected `decay` from 0 to below 1. Got: {decay!r}.")
+        self.damping = float(damping)
+        self._decay = self.decay = float(decay)
+
+    def _likelihood(self) -> None:
+        if not is_gaussian(self.model):
+            raise ValueError(
+                f"The optimal q has a closed form for Gaussian likelihoods only, and {self.model.name!r} has another. "
+                "Use `keras_odgp.callbacks.NaturalGradient`."
+            )
+
+    def _rate(self, update: int) -> float:
+        return self.damping
+
+
+class NaturalGradient(_LastLayerUpdate):
+    """Trains q of the last GP layer by natural gradients during `fit`; for every likelihood.
+
+    The optimiser trains everything but this q. Afterwards q is trainable again (if `fit` is interrupted, call
+    `on_train_end()`). The step size rises from `initial_gamma` to `gamma` by equal factors, because steps far from the
+    optimum of a likelihood that is not Gaussian overshoot. Where a likelihood is not concave in f, its curvature
+    counts as zero, so that the covariance of q stays positive.
+
+    Args:
+        x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
+        y: Targets, as given to `fit`. Weights of examples are not used.
+        gamma: Step size, up to 1, with which a Gaussian likelihood is done in one step. The noise of batches grows
+            with it. Defaults to 0.1.
+        warmup: Number of updates until the step size is `gamma`. Defaults to 20.
+        initial_gamma: Step size of the first update, if there is a warm-up. Defaults to 1e-4.
+        every: Number of training steps from one update to the next. Defaults to 1.
+        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 512.
+        seed: Seed of the order of examples.
+
+    Example:
+
+    >>> x = np.random.randn(100, 2)
+    >>> y = (x[:, 0] > 0).astype(float)
+    >>> model = keras.Sequential([
+    ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=8, num_orthogonal=8, return_moments=True),
+    ... ])
+    >>> keras_odgp.adapt(model, x, y)
+    >>> model.compile("adam", keras_odgp.losses.VariationalLoss("bernoulli"))
+    >>> update = keras_odgp.callbacks.NaturalGradient(x, y)
+    >>> history = model.fit(x, y, epochs=2, verbose=0, callbacks=[update])
+
+    References:
+
+    - Salimbeni, Eleftheriadis and Hensman, Natural gradients in practice, AISTATS 2018.
+    - Khan and Lin, Conjugate-computation variational inference, AISTATS 2017.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        gamma: float = 0.1,
+        warmup: int = 20,
+        initial_gamma: float = 1e-4,
+        every: int = 1,
+        batch_size: int = 512,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(x, y, batch_size, every, seed)
+        _check_step("gamma", gamma)
+        _check_step("initial_gamma", initial_gamma)
+        check_count("warmup", warmup, least=0)
+        self.gamma, self.initial_gamma, self.warmup = float(gamma), float(initial_gamma), int(warmup)
+
+    def _likelihood(self) -> OutputLikelihood:
+        loss = getattr(self.model, "loss", None)
+        if not isinstance(loss, VariationalLoss):
+            raise ValueError(
+                "Expected a model compiled with one `keras_odgp.losses.VariationalLoss`, which has the likelihood. "
+                f"Got: {loss!r}."
+            )
+        return loss.output_likelihood
+
+    def _rate(self, update: int) -> float:
+        if update >= self.warmup:
+            return self.gamma
+        return self.initial_gamma * (self.gamma / self.initial_gamma) ** (update / self.warmup)
+
+
+def _check_step(name: str, value: Any) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"Expected `{name}` above 0 and up to 1. Got: {value!r}.")

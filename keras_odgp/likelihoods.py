@@ -192,7 +192,7 @@ class OutputLikelihood:
 
     def _with_targets(self, method: str, y: Any, output: Any) -> tf.Tensor:
         output = self.check_output(output)
-        y = self._check_targets(self.align(y, output))
+        y = self._check_targets(self.align(y, output), output.shape[-2])
         lead = tf.shape(output)[:-2]
         flat = tf.reshape(y, [-1, y.shape[-1]])
         flat = tf.cast(flat, tf.int32) if self.is_softmax else flat
@@ -200,11 +200,17 @@ class OutputLikelihood:
             values = getattr(self._gpflow(output.shape[-2]), method)(*_columns(output), flat)
         return tf.reshape(values, lead)
 
-    def _check_targets(self, y: tf.Tensor) -> tf.Tensor:
+    def _check_targets(self, y: tf.Tensor, num_units: int) -> tf.Tensor:
         if self._named is None or self._named.allowed is None:
             return y
         message = f"The likelihood {self.name!r} takes {self._named.targets}. Got targets that are not:"
-        condition = tf.reduce_all(self._named.allowed(y))
+        allowed = self._named.allowed(y)
+        if self.is_softmax:
+            message = (
+                f"The likelihood 'softmax' of {num_units} units takes integer labels from 0 to {num_units - 1}. Got:"
+            )
+            allowed &= y < num_units
+        condition = tf.reduce_all(allowed)
         with tf.control_dependencies([tf.debugging.Assert(condition, [message, y], summarize=10)]):
             return tf.identity(y)
 

@@ -18,8 +18,6 @@ from keras_odgp.orthogonal.gram import num_features
 from keras_odgp.orthogonal.optimal import unwhiten_q
 from keras_odgp.orthogonal.variational import OrthogonalCovariance, Variational
 
-_owners: weakref.WeakValueDictionary[int, keras.Layer] = weakref.WeakValueDictionary()
-
 
 def make_posterior(
     kernel: Kernel,
@@ -108,8 +106,11 @@ def check_dtype(posterior: OrthogonalPosterior, dtype: str, *, layer: str) -> No
 def claim(posterior: OrthogonalPosterior, layer: keras.Layer) -> None:
     """Raises if parameters belong to another layer already: Keras would train and save them twice."""
     for parameter in posterior.parameters:
-        owner = _owners.setdefault(id(parameter.unconstrained_variable), layer)
-        if owner is not layer:
+        # With the identity of the parameter, so that a copy of it belongs to nobody.
+        reference, identity = getattr(parameter, "_keras_odgp_owner", (None, None))
+        owner = reference() if reference is not None and identity == id(parameter) else None
+        parameter._keras_odgp_owner = (weakref.ref(layer), id(parameter))
+        if owner is not None and owner is not layer:
             raise ValueError(
                 f"Layers {owner.name!r} and {layer.name!r} were given the same kernel or inducing variable. Weights "
                 "belong to one layer: give each its own, for example by `gpflow.utilities.deepcopy`."

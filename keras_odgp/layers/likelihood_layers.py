@@ -52,6 +52,7 @@ class _DispersionLayer(keras.layers.Layer):
                 f"Expected `initial_{self.parameter_name}` to be a number above {LOWER_BOUND}. Got: {initial!r}."
             )
         self.per_output = per_output
+        self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if len(input_shape) < 3 or input_shape[-1] != 2 or input_shape[-2] is None:
@@ -78,6 +79,7 @@ class _DispersionLayer(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         with float_context(self.compute_dtype):
             dispersion = tf.convert_to_tensor(self._parameter)
+        inputs = tf.cast(inputs, self.compute_dtype)  # wrappers call without Keras's casting
         column = tf.broadcast_to(dispersion, tf.shape(inputs)[:-1])
         return tf.concat([inputs, column[..., None]], axis=-1)
 

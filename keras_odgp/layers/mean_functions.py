@@ -47,6 +47,7 @@ class FixedLinear(keras.layers.Layer):
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = units
+        self.supports_masking = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         start = np.eye(int(input_shape[-1] or 0), self.units)

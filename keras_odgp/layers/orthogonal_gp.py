@@ -138,9 +138,10 @@ class OrthogonalGP(keras.layers.Layer):
         self.whiten = whiten
         self.orthogonal_covariance = orthogonal_covariance
         self.initial_scale = initial_scale
-        self.num_data = num_data
+        self._num_data, self._num_data_weight = num_data, None
         self.return_moments = return_moments
         self.seed = seed
+        self.supports_masking = True
         self.seed_generator = keras.random.SeedGenerator(seed)
         self._start_seed = int(keras.ops.convert_to_numpy(self.seed_generator.state)[0])
         self.kl_metric = keras.metrics.Mean(name=f"{self.name}_kl")
@@ -161,6 +162,16 @@ class OrthogonalGP(keras.layers.Layer):
         """The kernel; as given before the layer is built."""
         return self._kernel if self._posterior is None else self._posterior.kernel
 
+    @property
+    def num_data(self) -> int | None:
+        """Number of data by which the divergence is divided: the layer's weight, once it is built; None if unknown."""
+        if self._num_data_weight is not None:
+            with tf.init_scope():  # at tracing too the present value counts
+                value = self._num_data_weight.value
+                if hasattr(value, "numpy"):
+                    return int(keras.ops.convert_to_numpy(value)) or None
+        return self._num_data
+
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         num_inputs = input_shape[-1]
         if num_inputs is None:
@@ -180,13 +191,13 @@ class OrthogonalGP(keras.layers.Layer):
                 seed=self._start_seed,
             )
         check_dtype(self._posterior, self.compute_dtype, layer=self.name)
-        claim(self._posterior, self)
         adopt(self._posterior, self)
-        self._num_data_weight = self._add_constant("num_data", self.num_data or 0)
+        self._num_data_weight = self._add_constant("num_data", self._num_data or 0)
         self.kl_weight = self._add_constant("kl_weight", 1.0)
         self.mean_layer = make_mean_function(
             self.mean_function, input_shape, self.units, last=self.return_moments, dtype=self.dtype_policy
         )
+        claim(self._posterior, self)
 
     @property
     def _start_scale(self) -> float:
@@ -196,6 +207,7 @@ class OrthogonalGP(keras.layers.Layer):
         return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), trainable=False)
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        inputs = tf.cast(inputs, self.compute_dtype)  # wrappers call without Keras's casting
         recording.visit(self, inputs)
         output = recording.substituted(self, inputs)
         if output is not None:
@@ -240,7 +252,7 @@ class OrthogonalGP(keras.layers.Layer):
     def _add_divergence(self, kl: tf.Tensor, training: bool) -> None:
         if self._kl_term is not None and any(term is self._kl_term for term in self.losses):
             return  # called twice in one pass over the model: there is one q, so it counts once
-        if not self._knows_num_data():
+        if self.num_data is None and not recording.is_visiting():
             message = (
                 f"Layer {self.name!r} does not know the number of data, by which its KL divergence is divided. Call "
                 "`keras_odgp.adapt(model, x_train, y_train)` before training, or give the layer `num_data`."
@@ -252,12 +264,6 @@ class OrthogonalGP(keras.layers.Layer):
         # Keras adds losses without casting them, and its own are of this dtype.
         self._kl_term = tf.cast(self.kl_weight * kl / self._num_data_weight, keras.config.floatx())
         self.add_loss(self._kl_term)
-
-    def _knows_num_data(self) -> bool:
-        if self.num_data is not None:
-            return True
-        with tf.init_scope():  # at tracing too the present value counts, which may come from a file
-            return not tf.executing_eagerly() or float(keras.ops.convert_to_numpy(self._num_data_weight)) > 0
 
     def adapt(self, data: Any, *, num_data: int | None = None, method: str = "kmeans") -> None:
         """Takes start values from data that reach the layer, in the manner of `keras.layers.Normalization`.
@@ -296,8 +302,9 @@ class OrthogonalGP(keras.layers.Layer):
     def set_num_data(self, num_data: int) -> None:
         """Sets the number of data, by which the divergence is divided."""
         _check_count("num_data", num_data, 1, optional=False)
-        self.num_data = int(num_data)
-        self._num_data_weight.assign(float(num_data))
+        self._num_data = int(num_data)
+        if self._num_data_weight is not None:
+            self._num_data_weight.assign(float(num_data))
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
@@ -307,8 +314,6 @@ class OrthogonalGP(keras.layers.Layer):
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables({name: store[name] for name in store.keys() if name != "seed_state"})
         self.seed_generator.state.assign(store["seed_state"])
-        num_data = int(keras.ops.convert_to_numpy(self._num_data_weight))
-        self.num_data = num_data or None
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         shape = (*input_shape[:-1], self.units)

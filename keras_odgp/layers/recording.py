@@ -29,6 +29,11 @@ def visiting(visitor: Visitor) -> Iterator[None]:
         _visitor.reset(token)
 
 
+def is_visiting() -> bool:
+    """Whether a visitor is active."""
+    return _visitor.get() is not None
+
+
 def visit(layer: Any, inputs: tf.Tensor) -> None:
     """Called by a layer at the start of its call."""
     visitor = _visitor.get()

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_odgp.heads import call_recording, find_heads, gaussian_sites, is_gaussian, site_statistics
+from keras_odgp.heads import call_recording, flatten_targets, gaussian_heads, gaussian_sites, site_statistics
 from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.layers.starts import Subset
 from keras_odgp.numerics import float_context
@@ -64,12 +64,12 @@ def adapt(
     examples = subset.values[0]
     targets = subset.values[1] if len(subset.values) > 1 else None
     layers, outputs = _gp_layers(model, examples)
-    if num_data is None:
-        num_data = subset.total * (1 if targets is None else _data_per_example(targets, outputs))
+    num_given = subset.total * (1 if targets is None else _data_per_example(flatten_targets(model, targets), outputs))
+    num_data = num_given if num_data is None else num_data
     for layer in layers:
         _adapt_layer(model, layer, examples, batch_size, num_data=num_data, method=method)
     if targets is not None:
-        _start_last_layers(model, batches, examples)
+        _start_last_layers(model, batches, examples, num_data / num_given)
 
 
 def _batches_of(x: Any, y: Any, batch_size: int) -> Batches:
@@ -79,8 +79,14 @@ def _batches_of(x: Any, y: Any, batch_size: int) -> Batches:
             raise ValueError("Expected targets within the dataset. Got a dataset as `x`, and `y` beside it.")
         if isinstance(x, tf.data.Dataset) and x.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise ValueError("Expected a dataset of finite size to adapt to. Got an infinite one: leave out `repeat`.")
-        elements = x if isinstance(x, tf.data.Dataset) else [x[i] for i in range(len(x))]
-        return lambda: (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in elements)
+        if isinstance(x, tf.data.Dataset):
+            return lambda: (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in x)
+        return lambda: (keras.utils.unpack_x_y_sample_weight(x[index])[:2] for index in range(len(x)))
+    if isinstance(x, Iterator):
+        raise TypeError(
+            "Expected arrays, a `tf.data.Dataset` or a `keras.utils.PyDataset` to adapt to, which can be read more "
+            f"than once. Got: {type(x).__name__}."
+        )
     structure = keras.tree.map_structure(np.asarray, x if y is None else (x, y))
     sizes = {array.shape[0] if array.ndim else -1 for array in keras.tree.flatten(structure)}
     if len(sizes) != 1 or -1 in sizes:
@@ -110,10 +116,8 @@ def _gp_layers(model: keras.Model, examples: Any) -> tuple[list[OrthogonalGP], l
     layers: list[OrthogonalGP] = []
 
     def visitor(layer: Any, inputs: tf.Tensor) -> None:
-        if layer not in layers:
+        if isinstance(layer, OrthogonalGP) and layer not in layers:
             layers.append(layer)
-            if layer.num_data is None:
-                layer.set_num_data(1)  # the true number follows
 
     with recording.visiting(visitor):
         outputs = model(_rows(examples, 0, 1), training=False)
@@ -122,9 +126,9 @@ def _gp_layers(model: keras.Model, examples: Any) -> tuple[list[OrthogonalGP], l
     return layers, keras.tree.flatten(outputs)
 
 
-def _data_per_example(targets: Any, outputs: list[tf.Tensor]) -> int:
+def _data_per_example(targets: list[Any], outputs: list[tf.Tensor]) -> int:
     """How many data one example has: more than one for sequences, whose loss is the mean over all their members."""
-    shape, output = list(keras.tree.flatten(targets)[0].shape), list(outputs[0].shape)
+    shape, output = list(targets[0].shape), list(outputs[0].shape)
     if len(output) < 4:
         return 1
     *lead, units, _ = output
@@ -147,9 +151,12 @@ def _adapt_layer(
     layer.adapt(np.concatenate(reached), num_data=num_data, method=method)
 
 
-def _start_last_layers(model: keras.Model, batches: Batches, examples: Any) -> None:
-    """Sets q to its optimum in layers whose moments reach an output with Gaussian noise."""
-    heads = find_heads(model, _rows(examples, 0, 8), num_columns=3) if is_gaussian(model) else {}
+def _start_last_layers(model: keras.Model, batches: Batches, examples: Any, weight: float) -> None:
+    """Sets q to its optimum in layers whose moments reach an output with Gaussian noise.
+
+    Each datum has a weight, above 1 where the data given stand for more.
+    """
+    heads = gaussian_heads(model, _rows(examples, 0, 8))
     if not heads:
         return
     factors = {}
@@ -160,7 +167,7 @@ def _start_last_layers(model: keras.Model, batches: Batches, examples: Any) -> N
     @tf.function(reduce_retracing=True)
     def batch_statistics(inputs: Any, targets: Any) -> list[Statistics]:
         outputs, reached = call_recording(model, inputs)
-        all_targets = keras.tree.flatten(targets)
+        all_targets = flatten_targets(model, targets)
         return [
             site_statistics(
                 layer,
@@ -177,4 +184,4 @@ def _start_last_layers(model: keras.Model, batches: Batches, examples: Any) -> N
     for layer, total in zip(heads, totals):
         assert total is not None  # there was at least one batch
         with float_context(layer.compute_dtype):
-            layer.posterior.set_optimal_q(factors[layer], total)
+            layer.posterior.set_optimal_q(factors[layer], Statistics(*(weight * part for part in total)))

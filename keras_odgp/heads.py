@@ -24,7 +24,8 @@ def call_recording(model: keras.Model, inputs: Any) -> tuple[list[tf.Tensor], di
     reached: dict[OrthogonalGP, tf.Tensor] = {}
 
     def visitor(layer: Any, layer_inputs: tf.Tensor) -> None:
-        reached[layer] = layer_inputs
+        if isinstance(layer, OrthogonalGP):
+            reached[layer] = layer_inputs
 
     with recording.visiting(visitor):
         outputs = model(inputs, training=False)
@@ -33,19 +34,72 @@ def call_recording(model: keras.Model, inputs: Any) -> tuple[list[tf.Tensor], di
 
 def find_heads(model: keras.Model, few: Any, num_columns: int) -> dict[OrthogonalGP, int]:
     """Layers whose moments are the first columns of an output with so many, and the index of that output."""
-    outputs, reached = call_recording(model, few)
+    return {layer: index for layer, index, _ in _trace(model, few, num_columns)}
+
+
+def gaussian_heads(model: keras.Model, few: Any) -> dict[OrthogonalGP, int]:
+    """Those of them that have Gaussian noise, by the loss of the output or by the layer that appends the noise."""
     heads = {}
-    for layer, inputs in reached.items():
-        if not layer.return_moments or mixing(layer.posterior.kernel) is not None:
-            continue
-        mean, variance, _ = layer.marginals(inputs)
-        moments = tf.stack([mean, variance], axis=-1).numpy()
-        for index, output in enumerate(outputs):
-            columns = np.asarray(output)
-            is_shape = columns.shape == (*moments.shape[:-1], num_columns)
-            if is_shape and np.allclose(columns[..., :2], moments, 1e-4, 1e-6):
-                heads[layer] = index
+    for layer, index, likelihood_layer in _trace(model, few, num_columns=3):
+        loss = _loss_of(model, index)
+        by_loss = isinstance(loss, VariationalLoss) and loss.likelihood == "gaussian"
+        if by_loss or (not isinstance(loss, VariationalLoss) and isinstance(likelihood_layer, GaussianLikelihood)):
+            heads[layer] = index
     return heads
+
+
+def _trace(model: keras.Model, few: Any, num_columns: int) -> list[tuple[OrthogonalGP, int, keras.Layer | None]]:
+    """Layers, the outputs that their moments reach, and the likelihood layers they pass on the way.
+
+    Every layer answers with numbers of its own, which are looked for in the outputs: true moments will not do, because
+    layers that have not learned yet have equal ones.
+    """
+    rng = np.random.default_rng(0)
+    marks: dict[OrthogonalGP, np.ndarray] = {}
+    likelihood_inputs: list[tuple[keras.Layer, np.ndarray]] = []
+
+    def answer(layer: OrthogonalGP, inputs: tf.Tensor) -> tf.Tensor:
+        shape = (*inputs.shape[:-1], layer.units, *([2] if layer.return_moments else []))
+        mark = rng.uniform(0.5, 1.5, size=shape)
+        if layer.return_moments and mixing(layer.posterior.kernel) is None:
+            marks[layer] = mark
+        return tf.constant(mark, layer.compute_dtype)
+
+    def visitor(layer: Any, inputs: tf.Tensor) -> None:
+        if not isinstance(layer, OrthogonalGP):
+            likelihood_inputs.append((layer, np.asarray(inputs)))
+
+    with recording.substituting(answer), recording.visiting(visitor):
+        outputs = [np.asarray(output) for output in keras.tree.flatten(model(few, training=False))]
+
+    def shows(values: np.ndarray, mark: np.ndarray) -> bool:
+        return values.shape[:-1] == mark.shape[:-1] and np.allclose(values[..., :2], mark, rtol=1e-4)
+
+    return [
+        (layer, index, next((found for found, values in likelihood_inputs if shows(values, mark)), None))
+        for layer, mark in marks.items()
+        for index, output in enumerate(outputs)
+        if output.ndim and output.shape[-1] == num_columns and shows(output, mark)
+    ]
+
+
+def _loss_of(model: keras.Model, index: int) -> Any:
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, dict):
+        return loss.get(output_names(model)[index])
+    return loss[index] if isinstance(loss, (list, tuple)) else loss
+
+
+def output_names(model: keras.Model) -> list[str]:
+    """Names of the outputs of a functional model, in the order in which they are flattened."""
+    return sorted(model.output) if isinstance(model.output, dict) else list(model.output_names)
+
+
+def flatten_targets(model: keras.Model, targets: Any) -> list[Any]:
+    """Targets in the order of the outputs; those in a dictionary are named after them."""
+    if isinstance(targets, dict) and getattr(model, "output_names", None) and not isinstance(model.output, dict):
+        return [targets[name] for name in model.output_names]
+    return keras.tree.flatten(targets)
 
 
 def is_gaussian(model: keras.Model) -> bool:

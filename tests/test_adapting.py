@@ -301,3 +301,61 @@ def test_nested_model():
     model = keras.Sequential([keras.Sequential([unknown(2, seed=0)]), *one_layer().layers])
     keras_odgp.adapt(model, X, Y)
     assert {layer.num_data for layer in model._flatten_layers() if isinstance(layer, OrthogonalGP)} == {40}
+
+
+def two_heads(likelihoods=(None, None), names=(None, None), as_dict=False):
+    inputs = keras.Input((3,))
+    outputs = []
+    for likelihood, name in zip(likelihoods, names):
+        moments = keras_odgp.layers.OrthogonalGP(1, 6, 5, num_levels=4, return_moments=True)(inputs)
+        outputs.append((likelihood or keras_odgp.layers.GaussianLikelihood)(name=name)(moments))
+    return keras.Model(inputs, dict(zip(names, outputs)) if as_dict else outputs)
+
+
+@pytest.mark.parametrize("form", ["list", "named", "dictionary"])
+def test_each_head_starts_at_its_own_targets(form):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    first, second = np.full(50, -2.0), np.full(50, 5.0)
+    model = two_heads(names=("z", "a"), as_dict=form == "dictionary")
+    keras_odgp.adapt(model, x, [first, second] if form == "list" else {"z": first, "a": second})
+    outputs = model(x)
+    outputs = [outputs["z"], outputs["a"]] if form == "dictionary" else outputs
+    for output, target in zip(outputs, (first, second)):
+        # Constants are learned up to the shrinkage of the prior.
+        assert abs(np.mean(output[..., 0]) - target[0]) < 0.5
+
+
+def test_closed_form_is_for_gaussian_heads_only():
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    model = two_heads((keras_odgp.layers.GaussianLikelihood, keras_odgp.layers.GammaLikelihood))
+    keras_odgp.adapt(model, x, [np.full(50, 3.0), np.full(50, 1000.0)])
+    gaussian, gamma = model(x)
+    assert np.mean(gaussian[..., 0]) > 2.0
+    np.testing.assert_allclose(gamma[..., 0], 0.0)  # q is where it was, at the prior
+
+
+def test_failed_adapt_leaves_the_number_of_data_unknown():
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    x[3, 1] = np.nan
+    model = two_heads()
+    with pytest.raises(ValueError, match="NaN"):
+        keras_odgp.adapt(model, x, [x[:, 0] * 0, x[:, 0] * 0])
+    assert [layer.num_data for layer in model.layers if isinstance(layer, keras_odgp.layers.OrthogonalGP)] == [None] * 2
+
+
+def test_closed_form_is_the_optimum_for_a_given_number_of_data():
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    y = np.sin(x[:, 0])
+    model = two_heads()
+    keras_odgp.adapt(model, x, [y, y], num_data=500)
+    loss = keras_odgp.losses.VariationalLoss("gaussian")
+    layer = next(layer for layer in model.layers if isinstance(layer, keras_odgp.layers.OrthogonalGP))
+    with tf.GradientTape() as tape:
+        value = tf.cast(loss(y, model(x)[0]), tf.float64) + tf.cast(tf.add_n(layer.losses), tf.float64)
+    gradient = tape.gradient(value, layer.posterior.q_mu.unconstrained_variable)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)  # the loss is float32
+
+
+def test_generators_are_refused_by_name():
+    with pytest.raises(TypeError, match="more than\\s*once"):
+        keras_odgp.adapt(two_heads(), (batch for batch in [np.zeros((5, 3))]))

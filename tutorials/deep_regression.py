@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -53,7 +54,7 @@ def one_layer() -> keras.Model:
 
 def two_layers() -> keras.Model:
     """A hidden GP layer that bends the input, and one that reads it."""
-    points = {"features": "points", "kernel": "matern52"}
+    points: dict[str, Any] = {"features": "points", "kernel": "matern52"}
     return keras.Sequential(
         [
             keras.Input((1,)),
@@ -89,9 +90,7 @@ class Progress(keras.callbacks.Callback):
             print(f"  epoch {epoch + 1:4}: {parts}", flush=True)
 
 
-def draw(
-    predictives: list[odgp.Predictive], data: tuple[np.ndarray, np.ndarray], grid: np.ndarray
-) -> plt.Figure:
+def draw(predictives: list[odgp.Predictive], data: tuple[np.ndarray, np.ndarray], grid: np.ndarray) -> plt.Figure:
     """Data, means and bands of two standard deviations of y; the true function dashed."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), sharey=True, layout="constrained")
     titles = (f"One layer (SVGP, {2 * NUM_FEATURES} points)", f"Two layers ({NUM_FEATURES} + {NUM_FEATURES} each)")

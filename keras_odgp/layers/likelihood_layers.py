@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp.layers import recording
 from keras_odgp.numerics import float_context
 from keras_odgp.weights import adopt
 
@@ -80,6 +81,7 @@ class _DispersionLayer(keras.layers.Layer):
         with float_context(self.compute_dtype):
             dispersion = tf.convert_to_tensor(self._parameter)
         inputs = tf.cast(inputs, self.compute_dtype)  # wrappers call without Keras's casting
+        recording.visit(self, inputs)
         column = tf.broadcast_to(dispersion, tf.shape(inputs)[:-1])
         return tf.concat([inputs, column[..., None]], axis=-1)
 

@@ -18,7 +18,7 @@ _substitute: ContextVar[Substitute | None] = ContextVar("layer_substitute", defa
 
 @contextlib.contextmanager
 def visiting(visitor: Visitor) -> Iterator[None]:
-    """Within it, every GP layer that is called first gives itself and its inputs to the visitor.
+    """Within it, every GP or likelihood layer that is called first gives itself and its inputs to the visitor.
 
     It works for every kind of model, because the model's own way of calling its layers is used.
     """

@@ -145,3 +145,40 @@ def test_samples_have_the_moments():
     # Four standard errors of 20,000 samples: of the mean, and of the variance of a normal distribution.
     assert abs(samples.mean() - float(mean[0, 0])) < 4 * np.sqrt(float(variance[0, 0]) / 20_000)
     assert abs(samples.var() / float(variance[0, 0]) - 1) < 4 * np.sqrt(2 / 20_000)
+
+
+def test_masked_steps_do_not_count():
+    x = np.random.default_rng(0).normal(size=(10, 4, 3))
+    x[:, 2:] = 0.0
+    model = keras.Sequential(
+        [
+            keras.Input((4, 3)),
+            keras.layers.Masking(),
+            layers.OrthogonalGP(1, 6, 5, num_levels=4, return_moments=True, num_data=10),
+            layers.GaussianLikelihood(),
+        ]
+    )
+    model.compile(loss=VariationalLoss("gaussian"), run_eagerly=True)
+    values = [model.evaluate(x, np.tile([0.0, 0.0, y, y], (10, 1)), verbose=0)[0] for y in (0.0, 1e3)]
+    np.testing.assert_allclose(*values)
+
+
+def test_within_time_distributed():
+    layer = layers.OrthogonalGP(2, 6, 5, num_levels=4, num_data=10)
+    model = keras.Sequential([keras.Input((4, 3)), keras.layers.TimeDistributed(layer)])
+    assert model(np.ones((5, 4, 3))).shape == (5, 4, 2)
+
+
+def test_subclassed_models_come_and_go():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.layer = layers.OrthogonalGP(2, 3, 0, features="points", num_data=10)
+
+        def call(self, inputs):
+            return self.layer(inputs)
+
+    models = []
+    for _ in range(30):
+        models.append(Model())
+        assert models[-1](np.ones((2, 3))).shape == (2, 2)

@@ -255,7 +255,7 @@ def test_errors_of_models():
 @pytest.mark.usefixtures("eagerly")
 def test_number_of_data_must_be_known():
     model = make(gp(num_data=None), GaussianLikelihood())
-    with pytest.raises(ValueError, match="number of data"), pytest.warns(UserWarning, match="number of data"):
+    with pytest.raises(ValueError, match="number of data"):
         fit(model, X, Y[:, :1], ClosedFormUpdate(X, Y[:, :1]))
 
 

@@ -77,11 +77,13 @@ def test_examples_in_docstrings(module):
         assert result.failed == 0, test.name
 
 
-def test_readme_examples_run():
+def test_readme_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = (ROOT.parent / "README.md").read_text().split("```python\n")[1:]
     assert blocks
+    names: dict = {}
     for block in blocks:
-        exec(compile(block.split("```")[0], "README.md", "exec"), {})
+        exec(compile(block.split("```")[0], "README.md", "exec"), names)
 
 
 def test_import_stays_light():

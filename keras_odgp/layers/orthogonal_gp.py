@@ -80,6 +80,7 @@ class OrthogonalGP(keras.layers.Layer):
     ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=8, num_orthogonal=8, return_moments=True),
     ...     keras_odgp.layers.GaussianLikelihood(),
     ... ])
+    >>> keras_odgp.adapt(model, np.random.randn(50, 3), np.random.randn(50))
     >>> model(np.ones((5, 3))).shape.as_list()
     [5, 1, 3]
 

@@ -168,9 +168,9 @@ class OrthogonalGP(keras.layers.Layer):
         """Number of data by which the divergence is divided: the layer's weight, once it is built; None if unknown."""
         if self._num_data_weight is not None:
             with tf.init_scope():  # at tracing too the present value counts
-                value = self._num_data_weight.value
-                if hasattr(value, "numpy"):
-                    return int(keras.ops.convert_to_numpy(value)) or None
+                value = np.asarray(keras.ops.convert_to_numpy(self._num_data_weight))
+            if value.ndim == 0 and value.dtype.kind == "f":  # otherwise Keras has not given it a value yet
+                return int(value) or None
         return self._num_data
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

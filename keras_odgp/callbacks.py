@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp.checks import check_count
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.layers import OrthogonalGP
 from keras_odgp.layers.likelihood_layers import _DispersionLayer
@@ -72,8 +73,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
             raise ImportError(
                 'Logs need the package tensorboard, which is not installed: `pip install "keras_odgp[tensorboard]"`.'
             )
-        _check_count("gp_freq", gp_freq, 0)
-        _check_count("num_samples", num_samples, 1)
+        check_count("gp_freq", gp_freq, 0)
+        check_count("num_samples", num_samples, 1)
         super().__init__(log_dir=log_dir, **kwargs)
         self.gp_freq = gp_freq
         self.num_samples = num_samples
@@ -122,7 +123,7 @@ class KLWarmup(keras.callbacks.Callback):
 
     def __init__(self, epochs: int, start: float = 0.0) -> None:
         super().__init__()
-        _check_count("epochs", epochs, 1)
+        check_count("epochs", epochs, 1)
         if not 0.0 <= start <= 1.0:
             raise ValueError(f"Expected `start` from 0 to 1. Got: {start!r}.")
         self.epochs = epochs
@@ -174,11 +175,6 @@ def _draw(predictive: Predictive, x: np.ndarray, y: np.ndarray | None) -> np.nda
         plot_predictive(predictive, grid, None if y is None else (x[dots], y[dots]), canvas.figure.add_subplot())
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[None, ..., :3].copy()
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"Expected `{name}` to be an integer, at least {least}. Got: {value!r}.")
 
 
 def _layers(model: keras.Model, cls: type[keras.Layer]) -> Iterator[tuple[str, Any]]:

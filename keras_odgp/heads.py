@@ -102,14 +102,6 @@ def flatten_targets(model: keras.Model, targets: Any) -> list[Any]:
     return keras.tree.flatten(targets)
 
 
-def is_gaussian(model: keras.Model) -> bool:
-    """Whether a model has Gaussian noise, by the name of its loss or, where that says nothing, by its layers."""
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, VariationalLoss) and isinstance(loss.likelihood, str):
-        return loss.likelihood == "gaussian"
-    return any(isinstance(layer, GaussianLikelihood) for layer in model._flatten_layers())
-
-
 class Sites(NamedTuple):
     """Gaussians in place of the likelihood of each datum.
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_odgp.callbacks import ClosedFormUpdate, NaturalGradient
 from keras_odgp.gpflow_models import OrthogonalSVGP
-from keras_odgp.layers import GaussianLikelihood, OrthogonalGP
+from keras_odgp.layers import GammaLikelihood, GaussianLikelihood, OrthogonalGP
 from keras_odgp.losses import VariationalLoss
 
 NUM_DATA = 60
@@ -276,3 +276,19 @@ def test_number_of_data_must_be_known():
 def test_errors_of_arguments(make_callback, message):
     with pytest.raises(ValueError, match=message):
         make_callback()
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_closed_form_moves_gaussian_heads_only_each_to_its_own_targets():
+    inputs = keras.Input((2,), dtype="float64")
+    layers = [gp(seed=0), gp(seed=1), gp(seed=2)]
+    likelihoods = [GaussianLikelihood(name="z"), GaussianLikelihood(name="a"), GammaLikelihood(name="g")]
+    model = keras.Model(inputs, [last(layer(inputs)) for layer, last in zip(layers, likelihoods)])
+    losses = {"z": "gaussian", "a": "gaussian", "g": "gamma"}
+    model.compile(keras.optimizers.Adam(0.0), {name: VariationalLoss(value) for name, value in losses.items()})
+    y = {"z": np.full(NUM_DATA, 3.0), "a": np.full(NUM_DATA, -3.0), "g": np.full(NUM_DATA, 50.0)}
+    fit(model, X, y, ClosedFormUpdate(X, y, damping=1.0, every=1, decay=0.0, batch_size=NUM_DATA))
+    first, second, third = (np.mean(output[..., 0]) for output in model(X))
+    assert first > 2.0
+    assert second < -2.0
+    assert third == 0.0

@@ -22,6 +22,7 @@ MODULES = [keras_odgp.__name__, *(m.name for m in pkgutil.walk_packages(keras_od
 ORDER = [
     "_backend",
     "_version",
+    "checks",
     "numerics",
     "spherical",
     "kernels",

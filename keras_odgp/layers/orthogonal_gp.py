@@ -12,6 +12,7 @@ from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 
 from keras_odgp import saving
+from keras_odgp.checks import check_count
 from keras_odgp.inducing import ActivationFeatures
 from keras_odgp.layers import recording
 from keras_odgp.layers.construction import check_dtype, claim, make_posterior, restart_q
@@ -119,7 +120,8 @@ class OrthogonalGP(keras.layers.Layer):
             ("num_levels", num_levels, 1),
             ("num_data", num_data, 1),
         ):
-            _check_count(name, value, least, optional=name not in ("units", "num_levels"))
+            if value is not None or name in ("units", "num_levels"):
+                check_count(name, value, least)
         if initial_scale is not None and not initial_scale > 0:
             raise ValueError(f"Expected `initial_scale` above 0. Got: {initial_scale!r}.")
         check_kernel(kernel)
@@ -302,7 +304,7 @@ class OrthogonalGP(keras.layers.Layer):
 
     def set_num_data(self, num_data: int) -> None:
         """Sets the number of data, by which the divergence is divided."""
-        _check_count("num_data", num_data, 1, optional=False)
+        check_count("num_data", num_data)
         self._num_data = int(num_data)
         if self._num_data_weight is not None:
             self._num_data_weight.assign(float(num_data))
@@ -348,10 +350,3 @@ class OrthogonalGP(keras.layers.Layer):
         if isinstance(config["mean_function"], dict):
             config["mean_function"] = keras.saving.deserialize_keras_object(config["mean_function"])
         return cls(**config)
-
-
-def _check_count(name: str, value: Any, least: int, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"Expected `{name}` to be an integer, at least {least}. Got: {value!r}.")

@@ -8,6 +8,8 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp.checks import check_count
+
 
 def squared_error(y: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
     return tf.square(y - mean)
@@ -38,8 +40,7 @@ def within(y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, levels: np.ndarra
 
 def inner_levels(num_levels: int) -> np.ndarray:
     """Levels that divide (0, 1) evenly."""
-    if isinstance(num_levels, bool) or not isinstance(num_levels, (int, np.integer)) or num_levels < 1:
-        raise ValueError(f"Expected `num_levels` to be an integer, at least 1. Got: {num_levels!r}.")
+    check_count("num_levels", num_levels)
     return np.arange(1, num_levels + 1) / (num_levels + 1)
 
 

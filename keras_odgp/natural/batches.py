@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
+
+from keras_odgp.checks import check_count
 
 
 def batches_of(x: Any, y: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
@@ -34,9 +35,3 @@ def inputs_and_targets(element: Any) -> tuple[Any, Any]:
     if targets is None:
         raise ValueError("Expected a dataset of pairs of inputs and targets. Got one without targets.")
     return inputs, targets
-
-
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raises unless the value is an integer, and large enough."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"Expected `{name}` to be an integer, at least {least}. Got: {value!r}.")

@@ -21,10 +21,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_odgp.heads import call_recording, find_heads, is_gaussian
+from keras_odgp.checks import check_count
+from keras_odgp.heads import call_recording, find_heads, flatten_targets, gaussian_heads
+from keras_odgp.layers import OrthogonalGP
 from keras_odgp.likelihoods import OutputLikelihood
 from keras_odgp.losses import VariationalLoss
-from keras_odgp.natural.batches import batches_of, check_count, inputs_and_targets
+from keras_odgp.natural.batches import batches_of, inputs_and_targets
 from keras_odgp.natural.head import Head
 
 
@@ -45,16 +47,13 @@ class _LastLayerUpdate(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._put_back()  # after training that was interrupted
         self._iterator = iter(self._batches)
-        likelihood = self._likelihood()
-        num_columns = 3 if likelihood is None else likelihood.num_columns
         few = keras.tree.map_structure(lambda part: part[:8], inputs_and_targets(next(iter(self._batches)))[0])
-        heads = find_heads(self.model, few, num_columns)
+        heads, likelihood = self._find_heads(few)
         self._heads = [Head(layer, index, likelihood) for layer, index in heads.items() if layer.trainable]
         if not self._heads:
             raise ValueError(
-                f"Expected a trainable `OrthogonalGP` layer with `return_moments=True` whose moments reach an output "
-                f"with {num_columns} columns, and whose kernel does not mix latent functions. Got none in "
-                f"{self.model.name!r}."
+                "Expected a trainable `OrthogonalGP` layer with `return_moments=True` whose moments reach an output, "
+                f"and whose kernel does not mix latent functions. Got none in {self.model.name!r}."
             )
         for head in self._heads:
             if head.layer.num_data is None:
@@ -75,7 +74,8 @@ class _LastLayerUpdate(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._put_back()
 
-    def _likelihood(self) -> OutputLikelihood | None:
+    def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], OutputLikelihood | None]:
+        """Layers and the outputs that they reach, and their likelihood; None for the closed form."""
         raise NotImplementedError
 
     def _rate(self, update: int) -> float:
@@ -85,7 +85,7 @@ class _LastLayerUpdate(keras.callbacks.Callback):
     def _update(self, iterator: Any, rate: tf.Tensor) -> None:
         inputs, targets = inputs_and_targets(iterator.get_next())
         outputs, reached = call_recording(self.model, inputs)
-        targets = keras.tree.flatten(targets)
+        targets = flatten_targets(self.model, targets)
         for head in self._heads:
             head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=self._decay, rate=rate)
 
@@ -166,12 +166,14 @@ class ClosedFormUpdate(_LastLayerUpdate):
         self.damping = float(damping)
         self._decay = self.decay = float(decay)
 
-    def _likelihood(self) -> None:
-        if not is_gaussian(self.model):
+    def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], None]:
+        heads = gaussian_heads(self.model, few)
+        if not heads:
             raise ValueError(
-                f"The optimal q has a closed form for Gaussian likelihoods only, and {self.model.name!r} has another. "
-                "Use `keras_odgp.callbacks.NaturalGradient`."
+                f"The optimal q has a closed form for Gaussian likelihoods only, and {self.model.name!r} has no GP "
+                "layer with one at an output. For others use `keras_odgp.callbacks.NaturalGradient`."
             )
+        return heads, None
 
     def _rate(self, update: int) -> float:
         return self.damping
@@ -232,14 +234,15 @@ class NaturalGradient(_LastLayerUpdate):
         check_count("warmup", warmup, least=0)
         self.gamma, self.initial_gamma, self.warmup = float(gamma), float(initial_gamma), int(warmup)
 
-    def _likelihood(self) -> OutputLikelihood:
+    def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], OutputLikelihood]:
         loss = getattr(self.model, "loss", None)
         if not isinstance(loss, VariationalLoss):
             raise ValueError(
                 "Expected a model compiled with one `keras_odgp.losses.VariationalLoss`, which has the likelihood. "
                 f"Got: {loss!r}."
             )
-        return loss.output_likelihood
+        likelihood = loss.output_likelihood
+        return find_heads(self.model, few, likelihood.num_columns), likelihood
 
     def _rate(self, update: int) -> float:
         if update >= self.warmup:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from gpflow.likelihoods import Likelihood
 
 from keras_odgp import saving
+from keras_odgp.checks import check_count
 from keras_odgp.layers import (
     BetaLikelihood,
     GammaLikelihood,
@@ -96,9 +97,8 @@ class Predictive(keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"autocast": False, **kwargs})
-        for name, value, least in (("num_samples", num_samples, 1), ("seed", seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(f"Expected `{name}` to be an integer, at least {least}. Got: {value!r}.")
+        check_count("num_samples", num_samples)
+        check_count("seed", seed, least=0)
         layers = _gp_layers(model)
         self.model = model
         self.num_samples = int(num_samples)
@@ -211,8 +211,7 @@ class Predictive(keras.Model):
         Returns:
             Values `[n, N, units]`; labels `[n, N]` for softmax.
         """
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise ValueError(f"Expected `n` to be an integer, at least 1. Got: {n!r}.")
+        check_count("n", n)
         start = self.seed if seed is None else seed
         parts = [
             self._observations.distribution(components).sample(n, seed=tf.constant([start, index]))

@@ -46,7 +46,7 @@ def Kvu_activations_activations(
     orthogonal: ActivationFeatures, base: ActivationFeatures, kernel: ZonalKernel
 ) -> tf.Tensor:
     directions_v, norms_v = orthogonal.project(kernel)
-    directions_u, norms_u = base.project(kernel)
+    directions_u, norms_u = (directions_v, norms_v) if orthogonal is base else base.project(kernel)
     dimension = _common_dimension(directions_v.shape[1], directions_u.shape[1])
     levels = shared_levels(orthogonal, base, kernel)
     cosines = tf.matmul(directions_v, directions_u, transpose_b=True)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from check_shapes import Shape
 
 from keras_odgp.spherical import Activation, get_activation, num_harmonics
+from keras_odgp.spherical.directions import split_norms
 from keras_odgp.spherical.gegenbauer import check_num_levels
 
 if TYPE_CHECKING:
@@ -115,15 +116,15 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
                 f"{kernel.weight_variances.shape[0]} weight variances. Give weights of shape [M, D + 1]."
             )
         active = tf.concat([active, weights[:, -1:]], axis=-1)
-        # Scaled first, so that squares neither underflow nor overflow.
-        largest = tf.reduce_max(tf.abs(active), axis=-1, keepdims=True)
+        # Scaled first, so that squares neither underflow nor overflow. By what does not matter, so it has no gradient.
+        largest = tf.stop_gradient(tf.reduce_max(tf.abs(active), axis=-1, keepdims=True))
         message = (
             "ActivationFeatures: a row of `weights` is zero in the active columns and the bias: it has no direction."
         )
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(largest > 0.0), [message])]):
             scaled = active / largest
-        norms = tf.norm(scaled, axis=-1)
-        return scaled / norms[:, None], (largest[:, 0] * norms) ** kernel.radial_power
+        directions, norms = split_norms(scaled)
+        return directions, kernel.radial_factor(largest[:, 0] * norms)
 
     def _warn_if_above_rank(self, rank: int, where: str) -> None:
         self._checked_rank = rank

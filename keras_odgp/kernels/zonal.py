@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 
+from keras_odgp.spherical.directions import split_norms
 from keras_odgp.spherical.gegenbauer import check_dimension, check_num_levels
 
 
@@ -67,11 +68,15 @@ class ZonalKernel(gpflow.kernels.Kernel):
                 f"`weight_variances`. "
                 f"Got {X.shape[-1]} columns."
             )
-        scaled = tf.sqrt(self.weight_variances) * X
-        bias = tf.sqrt(self.bias_variance) * tf.ones_like(scaled[..., :1])
-        augmented = tf.concat([scaled, bias], axis=-1)
-        radius = tf.norm(augmented, axis=-1)
-        return augmented / radius[..., None], radius**self.radial_power
+        weights = tf.broadcast_to(tf.sqrt(self.weight_variances), tf.shape(X)[-1:])
+        roots = tf.concat([weights, tf.sqrt(self.bias_variance)[None]], axis=0)
+        augmented = tf.concat([X, tf.ones_like(X[..., :1])], axis=-1) * roots
+        direction, radius = split_norms(augmented)
+        return direction, self.radial_factor(radius)
+
+    def radial_factor(self, radius: tf.Tensor) -> tf.Tensor:
+        """The power of norms that the kernel has."""
+        return radius if self.radial_power == 1 else radius**self.radial_power
 
     @abstractmethod
     def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
@@ -126,7 +131,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
     @inherit_check_shapes
     def K_diag(self, X: tf.Tensor) -> tf.Tensor:
         _, radial = self.project(X)
-        return self.variance * self.shape_at_one * radial**2
+        return self.variance * self.shape_at_one * tf.square(radial)
 
     @abstractmethod
     def has_level(self, level: int) -> bool:

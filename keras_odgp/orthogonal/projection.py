@@ -51,13 +51,14 @@ def _project_shared(A: tf.Tensor, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> tuple[A
     def gradient(mean_bar: tf.Tensor, change_bar: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         twice = 2.0 * tf.transpose(change_bar)  # [P, N]
         weighted = [tf.reshape(_split_outputs(t, num_outputs) * twice[:, None, :], tf.shape(t)) for t in T]  # [P h, N]
-        # Columns of q_sqrt: one product for each block and all outputs, zero above the block.
+        # Columns of q_sqrt: one product for each block and all outputs. Above the diagonal it is of no account, because
+        # `variational` masks q_sqrt, and so its gradient.
         columns = []
         for w, (start, end) in zip(weighted, bounds):
             column = tf.matmul(A[start:], w, transpose_b=True)  # [M - start, P h]
             column = tf.transpose(tf.reshape(column, [size - start, num_outputs, end - start]), [1, 0, 2])
             columns.append(tf.pad(column, [[0, 0], [start, 0], [0, 0]]))
-        q_sqrt_bar = tf.linalg.band_part(tf.concat(columns, axis=-1), -1, 0)
+        q_sqrt_bar = tf.concat(columns, axis=-1)
         # Rows of A from the block on: the product sums over outputs by itself.
         parts = [tf.matmul(q_mu, mean_bar, transpose_b=True) - A * tf.reduce_sum(twice, axis=0)]
         for block, w, (start, _) in zip(blocks, weighted, bounds):

@@ -22,12 +22,14 @@ from keras_odgp.covariances import DiagonalCovariance
 BLOCKS_FROM_SIZE = ((512, 8), (128, 4), (0, 1))  # measured: smaller blocks save flops, but cost efficiency
 
 
-def block_bounds(size: int) -> list[tuple[int, int]]:
+def block_bounds(size: int, smallest_block: int = 1) -> list[tuple[int, int]]:
     """Cuts `range(size)` into blocks.
 
-    Triangles are treated block by block: with four, at 5/8 of the cost of the full square.
+    Triangles are treated block by block: with four, at 5/8 of the cost of the full square. Blocks below some size save
+    flops but no time; what that size is depends on the product.
     """
     num_blocks = next(blocks for smallest, blocks in BLOCKS_FROM_SIZE if size >= smallest)
+    num_blocks = max(1, min(num_blocks, size // smallest_block))
     bounds = [size * i // num_blocks for i in range(num_blocks + 1)]
     return list(itertools.pairwise(bounds))
 
@@ -72,7 +74,7 @@ def _lower_products(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> tf
     """Sum of left_i right_i^T, of which blocks above the diagonal are left zero. Shape `[..., M, M]`."""
     rows = []
     size = left[0].shape[-2]
-    for start, end in block_bounds(size):
+    for start, end in block_bounds(size, smallest_block=64):
         products = [tf.matmul(a[..., start:end, :], b[..., :end, :], transpose_b=True) for a, b in zip(left, right)]
         row = tf.add_n(products)
         padding = [[0, 0]] * (len(row.shape) - 1) + [[0, size - end]]

@@ -55,7 +55,7 @@ def _standard_kl(mu: tf.Tensor, sqrt: tf.Tensor) -> tuple[tf.Tensor, Any]:
     kl = 0.5 * (tf.reduce_sum(tf.square(mu)) + tf.reduce_sum(tf.square(sqrt)) - size - log_determinant)
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return upstream * mu, upstream * (sqrt - tf.linalg.diag(1.0 / diagonal))
+        return upstream * mu, upstream * tf.linalg.set_diag(sqrt, diagonal - 1.0 / diagonal)
 
     return kl, gradient
 

@@ -1,4 +1,5 @@
 import gpflow
+import mpmath as mp
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -219,3 +220,19 @@ def test_shape_function_does_not_see_rotations(rng):
     X = unit_vectors(rng, (6, 3))
     for kernel in all_kernels():
         np.testing.assert_allclose(kernel(X), kernel(X @ rotation), atol=1e-13)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_arc_cosine_keeps_its_digits_next_to_the_poles(order):
+    steps = np.logspace(-16, -1, 31)
+    t = np.concatenate([[-1.0, 0.0, 1.0], -1.0 + steps, 1.0 - steps, np.linspace(-0.9, 0.9, 19)])
+
+    def exact(cosine):
+        with mp.workdps(40):
+            cosine = mp.mpf(float(cosine))
+            rest, sine = mp.pi - mp.acos(cosine), mp.sqrt(1 - cosine**2)
+            value = [rest, sine + rest * cosine, 3 * sine * cosine + rest * (1 + 2 * cosine**2)][order]
+            return float(value / mp.pi)
+
+    # A few roundings of values up to 1, for order 2 up to 3.
+    np.testing.assert_allclose(ArcCosine(order).shape_function(t), [exact(c) for c in t], rtol=0, atol=2e-15)

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_odgp.heads import call_recording, flatten_targets, gaussian_heads, gaussian_sites, site_statistics
+from keras_odgp.hyperparameters import start_hyperparameters
 from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.layers.starts import Subset
 from keras_odgp.numerics import float_context
@@ -31,7 +32,8 @@ def adapt(
 
     Inducing points start at centres of k-means, directions of activations point at such centres, and linear mean
     functions become principal components. With targets and a Gaussian likelihood, q of the last GP layer starts at its
-    closed-form optimum, in one pass over the data. Call it once, before training, on any model that holds GP layers:
+    closed-form optimum, in one pass over the data; if it is the only GP layer, its kernel and the noise start before
+    that at the best ELBO for up to 1000 of the data. Call it once, before training, on any model that holds GP layers:
     Sequential, Functional or subclassed.
 
     Args:
@@ -69,7 +71,10 @@ def adapt(
     for layer in layers:
         _adapt_layer(model, layer, examples, batch_size, num_data=num_data, method=method)
     if targets is not None:
-        _start_last_layers(model, batches, examples, num_data / num_given)
+        heads = gaussian_heads(model, _rows(examples, 0, 8))
+        if len(layers) == 1 and layers[0] in heads:
+            start_hyperparameters(model, layers[0], heads[layers[0]], examples, targets)
+        _start_last_layers(model, heads, batches, num_data / num_given)
 
 
 def _batches_of(x: Any, y: Any, batch_size: int) -> Batches:
@@ -151,12 +156,11 @@ def _adapt_layer(
     layer.adapt(np.concatenate(reached), num_data=num_data, method=method)
 
 
-def _start_last_layers(model: keras.Model, batches: Batches, examples: Any, weight: float) -> None:
+def _start_last_layers(model: keras.Model, heads: dict[OrthogonalGP, int], batches: Batches, weight: float) -> None:
     """Sets q to its optimum in layers whose moments reach an output with Gaussian noise.
 
     Each datum has a weight, above 1 where the data given stand for more.
     """
-    heads = gaussian_heads(model, _rows(examples, 0, 8))
     if not heads:
         return
     factors = {}

@@ -37,6 +37,7 @@ ORDER = [
     "losses",
     "metrics",
     "heads",
+    "hyperparameters",
     "adapting",
     "predictive",
     "natural",

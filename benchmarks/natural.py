@@ -1,10 +1,10 @@
 """ELBO after training: updates of q of the last layer by closed form or natural gradients, against Adam alone.
 
-Run with `python -m benchmarks.natural`. Regression has 5,000 rows: 20 epochs with `ClosedFormUpdate` against 100 of Adam
-for all parameters. Classification, generated with two classes and the digits of scikit-learn with ten: 50 epochs with
-`NaturalGradient` against 100 of Adam. Models have one GP layer with M = K = 64 (or fewer where fewer span all features),
-or two with `--depth 2`. All methods share start values (`keras_odgp.adapt` with targets; Adam also without), optimiser
-(Adam), learning rate, and size of batches. The ELBO is that of all training data, per datum. Seconds include compilation.
+Run with `python -m benchmarks.natural`. Regression has 5,000 rows: 20 epochs with `ClosedFormUpdate` against 100 of
+Adam for all parameters. Classification, generated with two classes and the digits of scikit-learn with ten: 50 epochs
+with `NaturalGradient` against 100 of Adam. Models have one GP layer with M = K = 64, or two layers with `--depth 2`.
+All methods share start values (those of `keras_odgp.adapt` with targets; Adam also without), the optimiser (Adam), its
+learning rate, and the size of batches. The ELBO is that of all training data, per datum. Seconds include compilation.
 """
 
 from __future__ import annotations

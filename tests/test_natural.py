@@ -213,13 +213,54 @@ def test_interrupted_training_is_put_right():
     assert len(model.trainable_variables) == count
 
 
+def endless(y):
+    """Batches of 15 in their order, in a dataset that does not end."""
+    return tf.data.Dataset.from_tensor_slices((X, y)).batch(15).repeat()
+
+
 @pytest.mark.usefixtures("eagerly")
 def test_batches_of_equal_weight_make_the_optimum_of_all_data():
-    """With next to no decay, one pass and a full step, the sums are those over all data."""
+    """With next to no decay, as many updates as there are batches and a full step, the sums are those over all data."""
     y = Y[:, :1]
     model = make(gp(), GaussianLikelihood())
-    fit(model, X, y, ClosedFormUpdate(X, y, damping=1.0, every=1, decay=1.0 - 1e-12, batch_size=15), batch_size=15)
+    fit(model, X, y, ClosedFormUpdate(endless(y), damping=1.0, every=1, decay=1.0 - 1e-12), batch_size=15)
     assert_equal_q(model.layers[0].posterior, optimum(*model.layers, y), 1e-8)
+
+
+@pytest.mark.parametrize("form", ["arrays", "dataset"])
+@pytest.mark.usefixtures("eagerly")
+def test_closed_form_ends_at_the_optimum_of_all_data(form):
+    """Whatever damping, decay and batches (the last one smaller) were during training."""
+    y = Y[:, :1]
+    model = make(gp(), GaussianLikelihood(), learning_rate=1e-2)
+    data = (X, y) if form == "arrays" else (tf.data.Dataset.from_tensor_slices((X, y)).batch(16),)
+    fit(model, X, y, ClosedFormUpdate(*data, damping=0.1, batch_size=16), batch_size=20)
+    assert_equal_q(model.layers[0].posterior, optimum(*model.layers, y), 1e-8)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_without_an_end_q_stays_where_the_estimates_are():
+    y = Y[:, :1]
+    model = make(gp(), GaussianLikelihood())
+    before = q_of(model.layers[0].posterior)
+    fit(model, X, y, ClosedFormUpdate(endless(y)), batch_size=30)
+    best = q_of(optimum(*model.layers, y))
+    for one, start, exact in zip(q_of(model.layers[0].posterior), before, best):
+        assert np.any(one != start)
+        assert np.abs(one - exact).max() > 1e-3
+
+
+@pytest.mark.parametrize("batch_size, updates", [(60, 4), (15, 12), (30, 6)])
+@pytest.mark.usefixtures("eagerly")
+def test_updates_of_an_epoch_read_each_example_four_times(batch_size, updates, monkeypatch):
+    y = Y[:, :1]
+    update = ClosedFormUpdate(X, y, batch_size=batch_size)
+    decays = []
+    monkeypatch.setattr(update, "_run_update", lambda iterator, decay, rate: decays.append(decay))
+    monkeypatch.setattr(update, "_finish", lambda batches: None)
+    fit(make(gp(), GaussianLikelihood()), X, y, update, batch_size=5)
+    assert len(decays) == updates
+    np.testing.assert_allclose(decays, 1.0 - batch_size / NUM_DATA)
 
 
 @pytest.mark.usefixtures("eagerly")

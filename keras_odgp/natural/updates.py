@@ -152,7 +152,8 @@ class ClosedFormUpdate(_LastLayerUpdate):
         every: Number of training steps from one update to the next. Defaults to so many that the updates of an epoch
             read each example four times, or 1 where the number of examples is not known.
         decay: Factor by which the weight of earlier batches shrinks at an update, from 0 up to but not including 1.
-            Defaults to a window over all data, or over 20,000 of more: 0 where a batch has all of them.
+            Defaults to a window over all data, or over 20,000 of more (so to 0 where a batch has all of them), or to
+            0.9 where the number of examples is not known.
         batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 8192.
         seed: Seed of the order of examples.
 
@@ -213,11 +214,9 @@ class ClosedFormUpdate(_LastLayerUpdate):
     def _decay(self) -> float:
         if self.decay is not None:
             return self.decay
-        num_data = self._heads[0].layer.num_data
-        fraction = self._batches.fraction
-        if fraction is None:
-            return 0.95
-        return max(0.0, 1.0 - fraction * max(1.0, num_data / LARGEST_WINDOW))
+        if self._batches.fraction is None:
+            return 0.9
+        return max(0.0, 1.0 - self._batches.fraction * max(1.0, self._heads[0].layer.num_data / LARGEST_WINDOW))
 
     def _rate(self, update: int) -> float:
         return self.damping

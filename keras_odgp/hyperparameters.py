@@ -36,8 +36,8 @@ def start_hyperparameters(model: keras.Model, layer: OrthogonalGP, index: int, e
     y = flatten_targets(model, chosen)[index]
     likelihood = OutputLikelihood("gaussian")
 
-    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
-        _assign(variables, values)
+    @tf.function(autograph=False)  # a few dozen evaluations: worth compiling
+    def evaluate() -> tuple[tf.Tensor, list[tf.Tensor]]:
         outputs, reached = call_recording(model, inputs)
         sites = gaussian_sites(y, tf.cast(outputs[index], layer.compute_dtype))
         with float_context(layer.compute_dtype):
@@ -49,7 +49,11 @@ def start_hyperparameters(model: keras.Model, layer: OrthogonalGP, index: int, e
             with float_context(layer.compute_dtype):
                 kl = layer.posterior.prior_kl()
             loss = tf.cast(kl, fit.dtype) / tf.cast(sites.num_data, fit.dtype) - fit
-        gradient = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return loss, tape.gradient(loss, variables, unconnected_gradients="zero")
+
+    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+        _assign(variables, values)
+        loss, gradient = evaluate()
         return float(loss), np.concatenate([np.reshape(part, -1) for part in gradient]).astype(np.float64)
 
     try:

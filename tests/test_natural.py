@@ -250,17 +250,20 @@ def test_without_an_end_q_stays_where_the_estimates_are():
         assert np.abs(one - exact).max() > 1e-3
 
 
-@pytest.mark.parametrize("batch_size, updates", [(60, 4), (15, 12), (30, 6)])
-@pytest.mark.usefixtures("eagerly")
-def test_updates_of_an_epoch_read_each_example_four_times(batch_size, updates, monkeypatch):
+@pytest.mark.parametrize("batch_size, steps, every", [(60, 100, 10), (60, 3, 1), (3, 100, 5), (15, 40, 4)])
+def test_ten_updates_in_an_epoch_or_each_example_once(batch_size, steps, every, monkeypatch):
     y = Y[:, :1]
     update = ClosedFormUpdate(X, y, batch_size=batch_size)
-    decays = []
-    monkeypatch.setattr(update, "_run_update", lambda iterator, decay, rate: decays.append(decay))
+    updates = []
+    monkeypatch.setattr(update, "_run_update", lambda iterator, decay, rate: updates.append(decay))
     monkeypatch.setattr(update, "_finish", lambda batches: None)
-    fit(make(gp(), GaussianLikelihood()), X, y, update, batch_size=5)
-    assert len(decays) == updates
-    np.testing.assert_allclose(decays, 1.0 - batch_size / NUM_DATA)
+    update.set_model(make(gp(), GaussianLikelihood()))
+    update.set_params({"steps": steps})
+    update.on_train_begin()
+    for batch in range(steps):
+        update.on_train_batch_end(batch)
+    assert len(updates) == steps // every
+    np.testing.assert_allclose(updates, 1.0 - batch_size / NUM_DATA)  # a window over all data
 
 
 @pytest.mark.usefixtures("eagerly")

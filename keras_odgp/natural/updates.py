@@ -11,12 +11,12 @@ GPflow's `NaturalGradient` gives the same steps where there is one pair of mean 
 depend on each other, and by steps for each alone they would only approach the optimum; here they are solved for
 together. It works for `orthogonal_covariance="prior"` too, where the second root is missing.
 
-Callbacks do not see the batches of `fit`, and layers do not see targets; so these draw batches of their own.
-"""
+Callbacks do not see the batches of `fit`, and layers do not see targets; so these draw batches of their own."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 import keras
@@ -30,7 +30,7 @@ from keras_odgp.losses import VariationalLoss
 from keras_odgp.natural.batches import batches_of, inputs_and_targets
 from keras_odgp.natural.head import Head
 
-PASSES = 4  # over the data, by the updates of an epoch: forwards alone, so they take about as long as training itself
+UPDATES = 10  # in an epoch: with fewer, q that lags behind holds back what the optimiser trains
 LARGEST_WINDOW = 20_000  # of running sums, in data: that older ones are out of date costs more than the noise of fewer
 
 
@@ -82,11 +82,11 @@ class _LastLayerUpdate(keras.callbacks.Callback):
         self._compiled_update(iterator, tf.constant(decay, tf.float64), tf.constant(rate, tf.float64))
 
     def _steps_between_updates(self) -> int:
-        """So many that the updates of an epoch read each example `PASSES` times."""
-        steps = (self.params or {}).get("steps")
-        if steps is None or self._batches.fraction is None:
+        """So many that an epoch has `UPDATES`, or more if these would not read each example once."""
+        steps, fraction = (self.params or {}).get("steps"), self._batches.fraction
+        if steps is None or fraction is None:
             return 1
-        return max(1, round(steps * self._batches.fraction / PASSES))
+        return max(1, round(steps * min(fraction, 1.0 / UPDATES)))
 
     def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], OutputLikelihood | None]:
         """Layers and the outputs that they reach, and their likelihood; None for the closed form."""
@@ -139,18 +139,17 @@ class ClosedFormUpdate(_LastLayerUpdate):
 
     The optimum follows from sums over the data. During training they are estimated from batches that the callback draws
     itself: few data make one batch, whose sums are exact; of many, older batches, which were seen under other
-    hyperparameters, are forgotten step by step. After training one pass over the data leaves q at the optimum (of a
-    dataset whose size is not known, q stays where the estimates end). The optimiser trains everything but this q, and
-    goes the faster the less q lags behind; a higher learning rate than for all by Adam, such as 3e-2, often serves it
-    well. Afterwards q is trainable again (if `fit` is interrupted, call `on_train_end()`). All layers whose moments
-    reach an output are updated; call `keras_odgp.adapt` before.
+    hyperparameters, are forgotten step by step. After training one pass over the data leaves q at the optimum (not for
+    a dataset of unknown size). The optimiser trains everything but this q. Afterwards q is trainable again (if `fit`
+    is interrupted, call `on_train_end()`). All layers whose moments reach an output are updated; call
+    `keras_odgp.adapt` before.
 
     Args:
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
         y: Targets, as given to `fit`. Weights of examples are not used.
         damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 0.8.
-        every: Number of training steps from one update to the next. Defaults to so many that the updates of an epoch
-            read each example four times, or 1 where the number of examples is not known.
+        every: Number of training steps from one update to the next. Defaults to ten updates in an epoch, more if
+            these would not read each example once, or 1 where the number of examples is not known.
         decay: Factor by which the weight of earlier batches shrinks at an update, from 0 up to but not including 1.
             Defaults to a window over all data, or over 20,000 of more (so to 0 where a batch has all of them), or to
             0.9 where the number of examples is not known.
@@ -191,16 +190,15 @@ class ClosedFormUpdate(_LastLayerUpdate):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._num_updates and self._batches.once is not None:
             self._finish(self._batches.once)
+        self._num_updates = 0  # nothing is left to do if this is called again
         super().on_train_end(logs)
 
     def _finish(self, batches: tf.data.Dataset) -> None:
         """One pass, in which q becomes the optimum of ever more data, at last of all."""
-        self._num_updates = 0  # once only, if called again
-        iterator, decay = iter(batches), 0.0
+        iterator = iter(batches)
         with contextlib.suppress(tf.errors.OutOfRangeError):
-            while True:
+            for decay in itertools.chain([0.0], itertools.repeat(1.0)):
                 self._run_update(iterator, decay, 1.0)
-                decay = 1.0
 
     def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], None]:
         heads = gaussian_heads(self.model, few)
@@ -234,11 +232,12 @@ class NaturalGradient(_LastLayerUpdate):
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
         y: Targets, as given to `fit`. Weights of examples are not used.
         gamma: Step size, up to 1, with which a Gaussian likelihood is done in one step. The noise of batches grows
-            with it. Defaults to 0.1.
+            with it. Defaults to 0.5.
         warmup: Number of updates until the step size is `gamma`. Defaults to 20.
         initial_gamma: Step size of the first update, if there is a warm-up. Defaults to 1e-4.
-        every: Number of training steps from one update to the next. Defaults to 1.
-        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 512.
+        every: Number of training steps from one update to the next. Defaults to ten updates in an epoch, more if
+            these would not read each example once, or 1 where the number of examples is not known.
+        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 8192.
         seed: Seed of the order of examples.
 
     Example:
@@ -264,7 +263,7 @@ class NaturalGradient(_LastLayerUpdate):
         x: Any,
         y: Any = None,
         *,
-        gamma: float = 0.1,
+        gamma: float = 0.5,
         warmup: int = 20,
         initial_gamma: float = 1e-4,
         every: int | None = None,
@@ -288,7 +287,7 @@ class NaturalGradient(_LastLayerUpdate):
         return find_heads(self.model, few, likelihood.num_columns), likelihood
 
     def _decay(self) -> float:
-        return 0.0  # the Gaussians of earlier batches stood for the likelihood at an earlier q
+        return 0.0  # sites of earlier batches were those of an earlier q
 
     def _rate(self, update: int) -> float:
         if update >= self.warmup:

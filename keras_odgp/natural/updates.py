@@ -11,7 +11,8 @@ GPflow's `NaturalGradient` gives the same steps where there is one pair of mean 
 depend on each other, and by steps for each alone they would only approach the optimum; here they are solved for
 together. It works for `orthogonal_covariance="prior"` too, where the second root is missing.
 
-Callbacks do not see the batches of `fit`, and layers do not see targets; so these draw batches of their own."""
+Callbacks do not see the batches of `fit`, and layers do not see targets; so these draw batches of their own.
+"""
 
 from __future__ import annotations
 
@@ -84,9 +85,7 @@ class _LastLayerUpdate(keras.callbacks.Callback):
     def _steps_between_updates(self) -> int:
         """So many that an epoch has `UPDATES`, or more if these would not read each example once."""
         steps, fraction = (self.params or {}).get("steps"), self._batches.fraction
-        if steps is None or fraction is None:
-            return 1
-        return max(1, round(steps * min(fraction, 1.0 / UPDATES)))
+        return max(1, round(steps * min(fraction, 1.0 / UPDATES))) if steps and fraction else 1
 
     def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], OutputLikelihood | None]:
         """Layers and the outputs that they reach, and their likelihood; None for the closed form."""
@@ -212,9 +211,8 @@ class ClosedFormUpdate(_LastLayerUpdate):
     def _decay(self) -> float:
         if self.decay is not None:
             return self.decay
-        if self._batches.fraction is None:
-            return 0.9
-        return max(0.0, 1.0 - self._batches.fraction * max(1.0, self._heads[0].layer.num_data / LARGEST_WINDOW))
+        fraction, num_data = self._batches.fraction, self._heads[0].layer.num_data
+        return 0.9 if fraction is None else max(0.0, 1.0 - fraction * max(1.0, num_data / LARGEST_WINDOW))
 
     def _rate(self, update: int) -> float:
         return self.damping

@@ -73,7 +73,7 @@ def start_hyperparameters(model: keras.Model, layer: OrthogonalGP, index: int, e
 
 def _variables(model: keras.Model, layer: OrthogonalGP) -> list[tf.Variable]:
     """Those of the kernel, and of the layers that append noise, which training would change."""
-    kernel = list(layer.kernel.trainable_variables) if layer.trainable else []
+    kernel = list(layer.posterior.kernel.trainable_variables) if layer.trainable else []
     likelihoods = (part for part in model._flatten_layers() if isinstance(part, GaussianLikelihood))
     return kernel + [variable.value for part in likelihoods for variable in part.trainable_variables]
 

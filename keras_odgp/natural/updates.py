@@ -211,7 +211,7 @@ class ClosedFormUpdate(_LastLayerUpdate):
     def _decay(self) -> float:
         if self.decay is not None:
             return self.decay
-        fraction, num_data = self._batches.fraction, self._heads[0].layer.num_data
+        fraction, num_data = self._batches.fraction, self._heads[0].layer.num_data or 0
         return 0.9 if fraction is None else max(0.0, 1.0 - fraction * max(1.0, num_data / LARGEST_WINDOW))
 
     def _rate(self, update: int) -> float:

@@ -43,7 +43,7 @@ def optimal_twin(layer, noise, x, y):
     posterior = gpflow.utilities.deepcopy(layer.posterior)
     twin = OrthogonalSVGP(
         posterior.kernel,
-        gpflow.likelihoods.Gaussian(float(noise.variance.numpy()[0])),
+        gpflow.likelihoods.Gaussian(float(np.ravel(noise.variance)[0])),
         posterior.inducing_variable,
         posterior.orthogonal_inducing_variable,
         num_latent_gps=layer.units,

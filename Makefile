@@ -33,6 +33,7 @@ bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks.step --rounds 7 --dtypes float64
 	$(BIN)/python -m benchmarks.predict
 	$(BIN)/python -m benchmarks.deep_step --rounds 5
+	$(BIN)/python -m benchmarks.natural
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -186,7 +186,7 @@ def test_a_fresh_optimiser_knows_q_afterwards(tmp_path):
     y = Y[:, :1]
     model = make(gp(), GaussianLikelihood(), learning_rate=1e-2)
     checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "model.keras")
-    fit(model, X, y, ClosedFormUpdate(X, y, every=1), checkpoint)
+    fit(model, X, y, ClosedFormUpdate(X, y, every=1, damping=1.0), checkpoint)  # at the optimum before the end too
     expected = evaluate(model, X, y)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for trained in (model, loaded):
@@ -213,13 +213,57 @@ def test_interrupted_training_is_put_right():
     assert len(model.trainable_variables) == count
 
 
+def endless(y):
+    """Batches of 15 in their order, in a dataset that does not end."""
+    return tf.data.Dataset.from_tensor_slices((X, y)).batch(15).repeat()
+
+
 @pytest.mark.usefixtures("eagerly")
 def test_batches_of_equal_weight_make_the_optimum_of_all_data():
-    """With next to no decay, one pass and a full step, the sums are those over all data."""
+    """With next to no decay, as many updates as there are batches and a full step, the sums are those over all data."""
     y = Y[:, :1]
     model = make(gp(), GaussianLikelihood())
-    fit(model, X, y, ClosedFormUpdate(X, y, damping=1.0, every=1, decay=1.0 - 1e-12, batch_size=15), batch_size=15)
+    fit(model, X, y, ClosedFormUpdate(endless(y), damping=1.0, every=1, decay=1.0 - 1e-12), batch_size=15)
     assert_equal_q(model.layers[0].posterior, optimum(*model.layers, y), 1e-8)
+
+
+@pytest.mark.parametrize("form", ["arrays", "dataset"])
+@pytest.mark.usefixtures("eagerly")
+def test_closed_form_ends_at_the_optimum_of_all_data(form):
+    """Whatever damping, decay and batches (the last one smaller) were during training."""
+    y = Y[:, :1]
+    model = make(gp(), GaussianLikelihood(), learning_rate=1e-2)
+    data = (X, y) if form == "arrays" else (tf.data.Dataset.from_tensor_slices((X, y)).batch(16),)
+    fit(model, X, y, ClosedFormUpdate(*data, damping=0.1, batch_size=16), batch_size=20)
+    assert_equal_q(model.layers[0].posterior, optimum(*model.layers, y), 1e-8)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_without_an_end_q_stays_where_the_estimates_are():
+    y = Y[:, :1]
+    model = make(gp(), GaussianLikelihood())
+    before = q_of(model.layers[0].posterior)
+    fit(model, X, y, ClosedFormUpdate(endless(y)), batch_size=30)
+    best = q_of(optimum(*model.layers, y))
+    for one, start, exact in zip(q_of(model.layers[0].posterior), before, best):
+        assert np.any(one != start)
+        assert np.abs(one - exact).max() > 1e-3
+
+
+@pytest.mark.parametrize("batch_size, steps, every", [(60, 100, 10), (60, 3, 1), (3, 100, 5), (15, 40, 4)])
+def test_ten_updates_in_an_epoch_or_each_example_once(batch_size, steps, every, monkeypatch):
+    y = Y[:, :1]
+    update = ClosedFormUpdate(X, y, batch_size=batch_size)
+    updates = []
+    monkeypatch.setattr(update, "_run_update", lambda iterator, decay, rate: updates.append(decay))
+    monkeypatch.setattr(update, "_finish", lambda batches: None)
+    update.set_model(make(gp(), GaussianLikelihood()))
+    update.set_params({"steps": steps})
+    update.on_train_begin()
+    for batch in range(steps):
+        update.on_train_batch_end(batch)
+    assert len(updates) == steps // every
+    np.testing.assert_allclose(updates, 1.0 - batch_size / NUM_DATA)  # a window over all data
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -10,12 +10,27 @@ import tensorflow as tf
 from keras_odgp.checks import check_count
 
 
-def batches_of(x: Any, y: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
-    """Endless batches; of arrays in random order, and all of one size."""
+class Batches(NamedTuple):
+    """Batches of inputs and targets.
+
+    Attributes:
+        endless: Without end; of arrays in random order, and all of one size.
+        once: One pass over all; None where none is known to end.
+        fraction: Which part of all examples a batch has; None where that is not known.
+    """
+
+    endless: tf.data.Dataset
+    once: tf.data.Dataset | None
+    fraction: float | None
+
+
+def batches_of(x: Any, y: Any, batch_size: int, seed: int | None) -> Batches:
+    """Batches of arrays, or those of a dataset."""
     if isinstance(x, tf.data.Dataset):
         if y is not None:
             raise ValueError("Expected targets within the dataset. Got a dataset as `x`, and `y` beside it.")
-        return x.repeat()
+        size = int(x.cardinality())
+        return Batches(x.repeat(), *((x, 1.0 / max(size, 1)) if size >= 0 else (None, None)))
     if y is None:
         raise ValueError("Expected targets `y` beside the inputs `x`, or a dataset with both. Got no targets.")
     check_count("batch_size", batch_size)
@@ -24,9 +39,18 @@ def batches_of(x: Any, y: Any, batch_size: int, seed: int | None) -> tf.data.Dat
     if len(sizes) != 1 or min(sizes) < 1:
         raise ValueError(f"Expected arrays of equal length as inputs and targets. Got lengths {sorted(sizes)}.")
     (size,) = sizes
-    rows = tf.data.Dataset.range(size).shuffle(size, seed=seed).repeat()
-    rows = rows.batch(min(int(batch_size), size), drop_remainder=True)
-    return rows.map(lambda index: keras.tree.map_structure(lambda array: tf.gather(array, index), arrays)).prefetch(1)
+    batch_size = min(int(batch_size), size)
+    rows = tf.data.Dataset.range(size)
+
+    def batched(rows: tf.data.Dataset) -> tf.data.Dataset:
+        # Batches of unknown size: what is compiled for the endless ones is then right for a last, smaller one too.
+        return rows.batch(batch_size).map(
+            lambda index: keras.tree.map_structure(lambda array: tf.gather(array, index), arrays)
+        )
+
+    return Batches(
+        batched(rows.shuffle(size, seed=seed).repeat()).prefetch(1), batched(rows).prefetch(1), batch_size / size
+    )
 
 
 def inputs_and_targets(element: Any) -> tuple[Any, Any]:

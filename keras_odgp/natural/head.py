@@ -30,10 +30,10 @@ class Head:
         self._running = Statistics(*(tf.Variable(tf.zeros_like(part)) for part in self._present))
         self._count = tf.Variable(tf.zeros([], layer.compute_dtype))
 
-    def update(self, inputs: tf.Tensor, y: tf.Tensor, output: tf.Tensor, *, decay: float, rate: tf.Tensor) -> None:
+    def update(self, inputs: tf.Tensor, y: tf.Tensor, output: tf.Tensor, *, decay: tf.Tensor, rate: tf.Tensor) -> None:
         """Adds a batch to the running sums, and moves q towards its optimum under them."""
         layer = self.layer
-        output = tf.cast(output, layer.compute_dtype)
+        output, decay, rate = (tf.cast(part, layer.compute_dtype) for part in (output, decay, rate))
         with float_context(layer.compute_dtype):
             factors = layer.posterior.prior_factors()
         sites = self._sites(y, output)
@@ -42,7 +42,7 @@ class Head:
         batch = site_statistics(layer, factors, inputs, sites)
         for present, running, new in zip(self._present, self._running, batch):
             total = running.assign(decay * running + new)
-            present.assign_add(tf.cast(rate, count.dtype) * (scale * total - present))
+            present.assign_add(rate * (scale * total - present))
         with float_context(layer.compute_dtype):
             layer.posterior.set_optimal_q(factors, Statistics(*map(tf.convert_to_tensor, self._present)))
 

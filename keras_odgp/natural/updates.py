@@ -16,6 +16,8 @@ Callbacks do not see the batches of `fit`, and layers do not see targets; so the
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import Any
 
 import keras
@@ -29,16 +31,18 @@ from keras_odgp.losses import VariationalLoss
 from keras_odgp.natural.batches import batches_of, inputs_and_targets
 from keras_odgp.natural.head import Head
 
+UPDATES = 10  # in an epoch: with fewer, q that lags behind holds back what the optimiser trains
+LARGEST_WINDOW = 20_000  # of running sums, in data: that older ones are out of date costs more than the noise of fewer
+
 
 class _LastLayerUpdate(keras.callbacks.Callback):
     """Updates q of the last GP layer from batches of its own, and keeps the optimiser away from it."""
 
-    _decay = 0.0
-
-    def __init__(self, x: Any, y: Any, batch_size: int, every: int, seed: int | None) -> None:
+    def __init__(self, x: Any, y: Any, batch_size: int, every: int | None, seed: int | None) -> None:
         super().__init__()
-        check_count("every", every)
-        self.every = int(every)
+        if every is not None:
+            check_count("every", every)
+        self.every = every
         self._batches = batches_of(x, y, batch_size, seed)
         self._heads: list[Head] = []
         self._taken_out: list[keras.Variable] = []
@@ -46,8 +50,8 @@ class _LastLayerUpdate(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._put_back()  # after training that was interrupted
-        self._iterator = iter(self._batches)
-        few = keras.tree.map_structure(lambda part: part[:8], inputs_and_targets(next(iter(self._batches)))[0])
+        self._iterator = iter(self._batches.endless)
+        few = keras.tree.map_structure(lambda part: part[:8], inputs_and_targets(next(iter(self._batches.endless)))[0])
         heads, likelihood = self._find_heads(few)
         self._heads = [Head(layer, index, likelihood) for layer, index in heads.items() if layer.trainable]
         if not self._heads:
@@ -62,17 +66,26 @@ class _LastLayerUpdate(keras.callbacks.Callback):
                     "x_train, y_train)` before training, or give the layer `num_data`."
                 )
         self._num_steps = self._num_updates = 0
+        self._every = self.every or self._steps_between_updates()
         self._compiled_update = tf.function(self._update, autograph=False)  # as Keras compiles its own steps
         self._take_out()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._num_steps += 1
-        if self._num_steps % self.every == 0:
-            self._compiled_update(self._iterator, tf.constant(self._rate(self._num_updates), tf.float64))
+        if self._num_steps % self._every == 0:
+            self._run_update(self._iterator, self._decay(), self._rate(self._num_updates))
             self._num_updates += 1
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._put_back()
+
+    def _run_update(self, iterator: Any, decay: float, rate: float) -> None:
+        self._compiled_update(iterator, tf.constant(decay, tf.float64), tf.constant(rate, tf.float64))
+
+    def _steps_between_updates(self) -> int:
+        """So many that an epoch has `UPDATES`, or more if these would not read each example once."""
+        steps, fraction = (self.params or {}).get("steps"), self._batches.fraction
+        return max(1, round(steps * min(fraction, 1.0 / UPDATES))) if steps and fraction else 1
 
     def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], OutputLikelihood | None]:
         """Layers and the outputs that they reach, and their likelihood; None for the closed form."""
@@ -82,12 +95,16 @@ class _LastLayerUpdate(keras.callbacks.Callback):
         """By how much an update moves q towards its optimum, from 0 to 1."""
         raise NotImplementedError
 
-    def _update(self, iterator: Any, rate: tf.Tensor) -> None:
+    def _decay(self) -> float:
+        """By which factor the weight of earlier batches shrinks at an update."""
+        raise NotImplementedError
+
+    def _update(self, iterator: Any, decay: tf.Tensor, rate: tf.Tensor) -> None:
         inputs, targets = inputs_and_targets(iterator.get_next())
         outputs, reached = call_recording(self.model, inputs)
         targets = flatten_targets(self.model, targets)
         for head in self._heads:
-            head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=self._decay, rate=rate)
+            head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=decay, rate=rate)
 
     def _take_out(self) -> None:
         """Makes q not trainable. The optimiser gets its slots for it before, for training without the callback."""
@@ -119,19 +136,23 @@ class _LastLayerUpdate(keras.callbacks.Callback):
 class ClosedFormUpdate(_LastLayerUpdate):
     """Moves q of the last GP layer towards its closed-form optimum during `fit`; for Gaussian likelihoods.
 
-    The optimum follows from sums over the data. They are estimated from batches that the callback draws itself, and
-    older batches, which were seen under other hyperparameters, are forgotten step by step: there is no pass over all
-    data. The optimiser trains everything but this q. Afterwards q is trainable again (if `fit` is interrupted, call
-    `on_train_end()`). All layers whose moments reach an output are updated; call `keras_odgp.adapt` before.
+    The optimum follows from sums over the data. During training they are estimated from batches that the callback draws
+    itself: few data make one batch, whose sums are exact; of many, older batches, which were seen under other
+    hyperparameters, are forgotten step by step. After training one pass over the data leaves q at the optimum (not for
+    a dataset of unknown size). The optimiser trains everything but this q. Afterwards q is trainable again (if `fit`
+    is interrupted, call `on_train_end()`). All layers whose moments reach an output are updated; call
+    `keras_odgp.adapt` before.
 
     Args:
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
         y: Targets, as given to `fit`. Weights of examples are not used.
-        damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 0.3.
-        every: Number of training steps from one update to the next. Defaults to 2.
+        damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 0.8.
+        every: Number of training steps from one update to the next. Defaults to ten updates in an epoch, more if
+            these would not read each example once, or 1 where the number of examples is not known.
         decay: Factor by which the weight of earlier batches shrinks at an update, from 0 up to but not including 1.
-            Defaults to 0.9.
-        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 512.
+            Defaults to a window over all data, or over 20,000 of more (so to 0 where a batch has all of them), or to
+            0.9 where the number of examples is not known.
+        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 8192.
         seed: Seed of the order of examples.
 
     Example:
@@ -153,18 +174,30 @@ class ClosedFormUpdate(_LastLayerUpdate):
         x: Any,
         y: Any = None,
         *,
-        damping: float = 0.3,
-        every: int = 2,
-        decay: float = 0.9,
-        batch_size: int = 512,
+        damping: float = 0.8,
+        every: int | None = None,
+        decay: float | None = None,
+        batch_size: int = 8192,
         seed: int | None = None,
     ) -> None:
         super().__init__(x, y, batch_size, every, seed)
         _check_step("damping", damping)
-        if not 0.0 <= decay < 1.0:
+        if decay is not None and not 0.0 <= decay < 1.0:
             raise ValueError(f"Expected `decay` from 0 to below 1. Got: {decay!r}.")
-        self.damping = float(damping)
-        self._decay = self.decay = float(decay)
+        self.damping, self.decay = float(damping), decay
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._num_updates and self._batches.once is not None:
+            self._finish(self._batches.once)
+        self._num_updates = 0  # nothing is left to do if this is called again
+        super().on_train_end(logs)
+
+    def _finish(self, batches: tf.data.Dataset) -> None:
+        """One pass, in which q becomes the optimum of ever more data, at last of all."""
+        iterator = iter(batches)
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            for decay in itertools.chain([0.0], itertools.repeat(1.0)):
+                self._run_update(iterator, decay, 1.0)
 
     def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], None]:
         heads = gaussian_heads(self.model, few)
@@ -174,6 +207,12 @@ class ClosedFormUpdate(_LastLayerUpdate):
                 "layer with one at an output. For others use `keras_odgp.callbacks.NaturalGradient`."
             )
         return heads, None
+
+    def _decay(self) -> float:
+        if self.decay is not None:
+            return self.decay
+        fraction, num_data = self._batches.fraction, self._heads[0].layer.num_data or 0
+        return 0.9 if fraction is None else max(0.0, 1.0 - fraction * max(1.0, num_data / LARGEST_WINDOW))
 
     def _rate(self, update: int) -> float:
         return self.damping
@@ -191,11 +230,12 @@ class NaturalGradient(_LastLayerUpdate):
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
         y: Targets, as given to `fit`. Weights of examples are not used.
         gamma: Step size, up to 1, with which a Gaussian likelihood is done in one step. The noise of batches grows
-            with it. Defaults to 0.1.
+            with it. Defaults to 0.5.
         warmup: Number of updates until the step size is `gamma`. Defaults to 20.
         initial_gamma: Step size of the first update, if there is a warm-up. Defaults to 1e-4.
-        every: Number of training steps from one update to the next. Defaults to 1.
-        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 512.
+        every: Number of training steps from one update to the next. Defaults to ten updates in an epoch, more if
+            these would not read each example once, or 1 where the number of examples is not known.
+        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 8192.
         seed: Seed of the order of examples.
 
     Example:
@@ -221,11 +261,11 @@ class NaturalGradient(_LastLayerUpdate):
         x: Any,
         y: Any = None,
         *,
-        gamma: float = 0.1,
+        gamma: float = 0.5,
         warmup: int = 20,
         initial_gamma: float = 1e-4,
-        every: int = 1,
-        batch_size: int = 512,
+        every: int | None = None,
+        batch_size: int = 8192,
         seed: int | None = None,
     ) -> None:
         super().__init__(x, y, batch_size, every, seed)
@@ -243,6 +283,9 @@ class NaturalGradient(_LastLayerUpdate):
             )
         likelihood = loss.output_likelihood
         return find_heads(self.model, few, likelihood.num_columns), likelihood
+
+    def _decay(self) -> float:
+        return 0.0  # sites of earlier batches were those of an earlier q
 
     def _rate(self, update: int) -> float:
         if update >= self.warmup:

@@ -24,7 +24,7 @@ from keras_odgp.layers import (
     StudentTLikelihood,
     recording,
 )
-from keras_odgp.likelihoods import OutputLikelihood
+from keras_odgp.likelihoods import Dispersion, OutputLikelihood
 from keras_odgp.losses import VariationalLoss
 from keras_odgp.predictive import Predictive, plot_predictive
 from keras_odgp.predictive.factors import stratified_normal
@@ -553,6 +553,16 @@ class Logistic(gpflow.likelihoods.ScalarLikelihood):
 
     def _conditional_variance(self, X, F):
         return tf.fill(tf.shape(F), tf.constant(np.pi**2 / 3, F.dtype))
+
+
+@pytest.mark.parametrize("df", [1.0, 1.5, 2.0])
+def test_student_t_without_a_variance(df):
+    likelihood = gpflow.likelihoods.StudentT(scale=Dispersion(), df=df)
+    predictive = Predictive(make(gp(return_moments=True), StudentTLikelihood()), likelihood=likelihood)
+    assert np.isfinite(predictive.log_density(X, Y)).all()
+    for method in (predictive, predictive.decompose, predictive.distribution, predictive.sample, predictive.interval):
+        with pytest.raises(ValueError, match=rf"`df` above 2.*Got: df={df}.*larger `df`.*log_density"):
+            method(X)
 
 
 def test_likelihood_without_a_distribution():

@@ -24,14 +24,14 @@ from keras_odgp.orthogonal import OrthogonalPosterior
 from keras_odgp.orthogonal.gram import latents, num_features
 from keras_odgp.orthogonal.posterior import check_orthogonal_covariance
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
-from keras_odgp.weights import adopt
+from keras_odgp.weights import AdoptingLayer
 
 HIDDEN_SCALE, LAST_SCALE = 1e-2, 1.0
 HIDDEN_VARIANCE, LAST_VARIANCE = 0.1, 1.0
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class OrthogonalGP(keras.layers.Layer):
+class OrthogonalGP(AdoptingLayer):
     r"""A layer of sparse Gaussian processes with base features and features orthogonal to them.
 
     Works on the last axis, like `keras.layers.Dense`. Passes on a sample of each process at each input, drawn anew at
@@ -194,13 +194,13 @@ class OrthogonalGP(keras.layers.Layer):
                 seed=self._start_seed,
             )
         check_dtype(self._posterior, self.compute_dtype, layer=self.name)
-        adopt(self._posterior, self)
+        self.adopt(self._posterior)
         self._num_data_weight = self._add_constant("num_data", self._num_data or 0)
         self.kl_weight = self._add_constant("kl_weight", 1.0)
         self.mean_layer = make_mean_function(
             self.mean_function, input_shape, self.units, last=self.return_moments, dtype=self.dtype_policy
         )
-        claim(self._posterior, self)
+        claim(self._posterior, self.mean_layer, self)
 
     @property
     def _start_scale(self) -> float:
@@ -349,4 +349,4 @@ class OrthogonalGP(keras.layers.Layer):
             config[name] = saving.deserialise(config[name])
         if isinstance(config["mean_function"], dict):
             config["mean_function"] = keras.saving.deserialize_keras_object(config["mean_function"])
-        return cls(**config)
+        return super().from_config(config)

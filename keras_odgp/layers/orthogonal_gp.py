@@ -59,7 +59,8 @@ class OrthogonalGP(AdoptingLayer):
         orthogonal_covariance: `"full"` (SOLVE-GP) or `"prior"` (ODVGP). Defaults to `"full"`.
         initial_scale: Standard deviation at which q starts, relative to that of the prior. Defaults to 1 for a layer
             that returns moments and 0.01 otherwise, because hidden layers that start noisy learn slowly.
-        num_data: Number of data in the training set. Defaults to what `adapt` finds.
+        num_data: Number of data in the training set, over which the loss is a mean: of sequences, the number of steps
+            of all of them, unless the loss sums over steps. Defaults to what `adapt` finds.
         return_moments: Whether to return means and variances instead of samples. Defaults to False.
         seed: Seed of samples and start values.
         dtype: `"float64"` (default) or `"float32"`.

@@ -49,7 +49,8 @@ class Predictive(keras.Model):
     calls agree exactly, and curves are smooth; on the other hand the errors from having finitely many samples are
     alike at nearby inputs and do not average out over a test set. Noise is stratified over the samples, which makes
     these errors smaller than those of plain Monte Carlo. Distributions of different examples are marginal: nothing is
-    said of their correlation.
+    said of their correlation. Copies of an example, which a `keras.layers.RepeatVector` in front of the first GP layer
+    makes to train on several samples, are samples here too.
 
     Args:
         model: A built Keras model whose output are the moments of the last GP layer `[..., units, 2]`, or those with

@@ -232,8 +232,8 @@ class Predictive(keras.Model):
             x: Inputs, as for `predict`.
 
         Returns:
-            `{"model": ..., "noise": ...}`, each `[N, units]`: variance of the expected target, which more data would
-            lower, and expected variance of the target given the functions, which they would not.
+            A dictionary of two arrays `[N, units]`. `"model"` has the variance of the expected target, which more data
+            would lower; `"noise"` has the expected variance of the target given the functions, which they would not.
         """
         observations = self._observations
         pairs = [(observations.moments(c)[1], observations.noise(c)) for (c,) in self._mixture.parts(x)]

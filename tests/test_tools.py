@@ -61,7 +61,7 @@ def build_classifier(X, y):
             return super().call(tf.argmax(y_true, axis=-1), y_pred)
 
     model = Mean(keras.Sequential([keras.Input((X.shape[1],)), gp(y.shape[1])]))
-    model.compile(optimizer=keras.optimizers.Adam(3e-2), loss=Loss("softmax"), run_eagerly=True)
+    model.compile(optimizer=keras.optimizers.Adam(1e-1), loss=Loss("softmax"), run_eagerly=True)
     keras_odgp.adapt(model.inner, X)
     return model
 
@@ -76,7 +76,8 @@ def test_regressor(x):
 
 def test_classifier(x):
     y = np.array(["left", "middle", "right"])[np.digitize(x[:, 0], [-0.4, 0.4])]
-    classifier = keras.wrappers.SKLearnClassifier(build_classifier, fit_kwargs={"epochs": 30, "batch_size": 45, "verbose": 0})
+    fit_kwargs = {"epochs": 40, "batch_size": 45, "verbose": 0}
+    classifier = keras.wrappers.SKLearnClassifier(build_classifier, fit_kwargs=fit_kwargs)
     scores = cross_val_score(classifier, x, y, cv=2, error_score="raise")
     assert scores.shape == (2,)
     assert scores.min() > 0.6

@@ -117,8 +117,8 @@ def test_ordinary_loss_on_samples(dtype, tmp_path):
 
 def test_hidden_layer_in_an_ordinary_network_learns():
     model = house.sequential(keras.layers.Dense(4, "tanh"), house.gp(3), keras.layers.Dense(1))
-    house.compiled(model, "mse", optimizer=keras.optimizers.Adam(5e-2))
-    losses = model.fit(X, Y, epochs=50, batch_size=40, verbose=0).history["loss"]
+    house.compiled(model, "mse", optimizer=keras.optimizers.Adam(3e-2), run_eagerly=False)
+    losses = model.fit(X, Y, epochs=60, batch_size=20, verbose=0).history["loss"]
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
 
 

@@ -2,6 +2,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 DOCS_STAMP := $(VENV)/.installed-docs
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -15,8 +16,8 @@ demo: $(STAMP)  ## run the main example on data that comes with it
 	$(BIN)/python tutorials/fourier_spectra.py --output build/demo
 	$(BIN)/python tutorials/one_dimensional.py --output build/demo
 
-test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## run the tests, in as many processes as there are cores (make test WORKERS=1 for one)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff check .

@@ -39,7 +39,10 @@ def adapt(
         x: Inputs: an array, a structure of arrays, or a `tf.data.Dataset` or `keras.utils.PyDataset` of batches, which
             give the targets too.
         y: Targets, as given to `fit`. Defaults to none.
-        num_data: Number of data. Defaults to the number of targets, each a vector of all outputs.
+        num_data: Number of data. Defaults to the number of targets, each a vector of all outputs. Steps of sequences
+            count, because `keras_odgp.losses.VariationalLoss` and the losses of Keras are means over them: give
+            `num_data=len(x)` if your loss sums over steps. Without targets, steps count if inputs and outputs have
+            them.
         method: `"kmeans"`, or `"subset"` for randomly chosen rows.
         batch_size: Number of examples at a time, for arrays.
 
@@ -64,7 +67,8 @@ def adapt(
     examples = subset.values[0]
     targets = subset.values[1] if len(subset.values) > 1 else None
     layers, outputs = _gp_layers(model, examples)
-    num_given = subset.total * (1 if targets is None else _data_per_example(flatten_targets(model, targets), outputs))
+    first = None if targets is None else flatten_targets(model, targets)[0]
+    num_given = subset.total * _data_per_example(layers, keras.tree.flatten(examples)[0], first, outputs[0])
     num_data = num_given if num_data is None else num_data
     for layer in layers:
         _adapt_layer(model, layer, examples, batch_size, num_data=num_data, method=method)
@@ -126,14 +130,24 @@ def _gp_layers(model: keras.Model, examples: Any) -> tuple[list[OrthogonalGP], l
     return layers, keras.tree.flatten(outputs)
 
 
-def _data_per_example(targets: list[Any], outputs: list[tf.Tensor]) -> int:
-    """How many data one example has: more than one for sequences, whose loss is the mean over all their members."""
-    shape, output = list(targets[0].shape), list(outputs[0].shape)
-    if len(output) < 4:
-        return 1
-    *lead, units, _ = output
-    is_sequence = len(shape) == len(lead) + 1 or (len(shape) == len(lead) and shape[1:] == lead[1:] and units == 1)
-    return int(np.prod(lead[1:])) if is_sequence else 1
+def _data_per_example(layers: list[OrthogonalGP], inputs: np.ndarray, targets: Any, output: tf.Tensor) -> int:
+    """How many data one example has, over which losses average: the members of a sequence, but not samples of one.
+
+    Members have inputs or targets of their own; the axes of samples, as from `keras.layers.RepeatVector`, do not.
+    """
+    *lead, units = output.shape
+    has_moments = len(lead) > 1 and any(
+        layer.return_moments and lead[-1] == layer.units and units in (2, 3) for layer in layers
+    )
+    if has_moments:  # [..., units, columns]
+        *lead, units = lead
+    if targets is None:
+        return int(np.prod(lead[1:])) if list(inputs.shape[1:-1]) == lead[1:] else 1
+    shape = list(targets.shape)
+    if len(shape) == len(lead) + 1:
+        return int(np.prod(shape[1:-1]))
+    lacks_units = shape[1:] == lead[1:] and (units == 1 or not has_moments)  # without moments: labels of classes
+    return int(np.prod(lead[1:])) if lacks_units else 1
 
 
 def _adapt_layer(

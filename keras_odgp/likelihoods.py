@@ -112,11 +112,22 @@ class OutputLikelihood:
 
     def mean_and_variance(self, output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Predictive mean and variance of y, both `[..., units]`; probabilities of the classes for softmax."""
+        self.check_variance()
         output = self.check_output(output)
         lead = tf.shape(output)[:-1]
         with float_context(output.dtype):
             mean, variance = self._gpflow(output.shape[-2]).predict_mean_and_var(*_columns(output))
         return tf.reshape(mean, lead), tf.reshape(variance, lead)
+
+    def check_variance(self) -> None:
+        """Raises if targets have no finite variance; GPflow would give a negative one."""
+        likelihood = self.specification
+        if isinstance(likelihood, gpflow.likelihoods.StudentT) and not likelihood.df > 2.0:
+            raise ValueError(
+                "Expected a Student-t likelihood with `df` above 2, because targets of fewer degrees of freedom have "
+                f"no finite variance. Got: df={likelihood.df!r}. Give it a larger `df`; with this one only "
+                "`VariationalLoss`, `NLPD` and `Predictive.log_density`, which need no variance, can be used."
+            )
 
     def check_output(self, output: Any) -> tf.Tensor:
         """The output as a tensor; raises if it has not the columns that the likelihood reads."""

@@ -3,31 +3,81 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import gpflow
 import keras
 import tensorflow as tf
 
 
-def adopt(module: tf.Module, layer: keras.Layer) -> None:
-    """Makes GPflow parameters weights of a layer: Keras variables that share their storage.
+class AdoptingLayer(keras.layers.Layer):
+    """A layer whose weights are GPflow parameters.
 
-    Keras trains and saves only its own variables; a layer that merely held GPflow parameters would train nothing. The
-    optimiser, GPflow and files all see the same numbers. Paths read like `orthogonal_gp/kernel/variance`; frozen
-    parameters become weights that are not trainable.
-
-    Args:
-        module: A module with GPflow parameters.
-        layer: The layer, within its `build`.
+    What `gpflow.set_trainable` does to a parameter holds for the weight, before and after the layer is built, and is
+    part of the layer's configuration. As always in Keras, a model that has been trained must be compiled again.
     """
-    variables = []
-    for path, parameter in gpflow.utilities.parameter_dict(module).items():
-        *scopes, name = _components(path)
-        variables.append(_adopt_one(parameter, scopes, name))
-    layer.adopted_weights = variables  # assigned to an attribute, Keras tracks them
-    if not layer.trainable:  # after that, so that `layer.trainable = True` finds them
-        for variable in variables:
-            variable.trainable = False
+
+    _module: tf.Module | None = None
+    _frozen: list[str] | None = None  # paths of frozen parameters, in a configuration that was read; None for no word
+
+    def adopt(self, module: tf.Module) -> None:
+        """Makes GPflow parameters weights of the layer, within its `build`: Keras variables that share their storage.
+
+        Keras trains and saves only its own variables; a layer that merely held GPflow parameters would train nothing.
+        The optimiser, GPflow and files all see the same numbers. Paths read like `orthogonal_gp/kernel/variance`.
+
+        Args:
+            module: A module with GPflow parameters.
+        """
+        parameters = gpflow.utilities.parameter_dict(module)
+        if self._frozen is not None:
+            for path, parameter in parameters.items():
+                gpflow.set_trainable(parameter, path not in self._frozen)
+        variables = [_adopt_one(parameter, _components(path)) for path, parameter in parameters.items()]
+        self.adopted_weights = variables  # assigned to an attribute, Keras tracks them
+        self._module = module
+        for variable, parameter in zip(variables, parameters.values()):
+            variable.follow(parameter)
+        if not self.trainable:  # after that, so that `layer.trainable = True` finds them
+            for variable in variables:
+                variable.trainable = False
+
+    def get_config(self) -> dict[str, Any]:
+        frozen = self._frozen
+        if self._module is not None:
+            parameters = gpflow.utilities.parameter_dict(self._module)
+            frozen = sorted(path for path, parameter in parameters.items() if not parameter.trainable)
+        return {**super().get_config(), "frozen": frozen}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        config = dict(config)
+        frozen = config.pop("frozen", None)
+        layer = cls(**config)
+        layer._frozen = frozen
+        return layer
+
+
+class AdoptedVariable(keras.Variable):
+    """A Keras variable that is trainable if Keras and the GPflow parameter behind it say so."""
+
+    _parameter: gpflow.Parameter | None = None
+
+    def follow(self, parameter: gpflow.Parameter) -> None:
+        """Lets the parameter have a say.
+
+        Not before Keras has tracked the variable: Keras files a variable that is trainable when it is tracked before
+        those that are not, and files of weights have that order, which must not depend on what is frozen.
+        """
+        self._parameter = parameter
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable and (self._parameter is None or self._parameter.trainable)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._trainable = bool(value)
 
 
 def _components(path: str) -> list[str]:
@@ -35,15 +85,15 @@ def _components(path: str) -> list[str]:
     return re.sub(r"\[(\w+)\]", r"_\1", path).strip(".").split(".")
 
 
-def _adopt_one(parameter: gpflow.Parameter, scopes: list[str], name: str) -> keras.Variable:
-    if scopes:
-        with keras.name_scope(scopes[0]):
-            return _adopt_one(parameter, scopes[1:], name)
-    return keras.Variable(
+def _adopt_one(parameter: gpflow.Parameter, components: list[str]) -> AdoptedVariable:
+    scope, *rest = components
+    if rest:
+        with keras.name_scope(scope):
+            return _adopt_one(parameter, rest)
+    return AdoptedVariable(
         initializer=parameter.unconstrained_variable,
-        trainable=parameter.trainable,
         dtype=parameter.dtype.name,
         autocast=False,
         aggregation="none",
-        name=name,
+        name=scope,
     )

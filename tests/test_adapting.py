@@ -252,6 +252,44 @@ def test_sequences_have_a_datum_at_each_step():
     )
 
 
+@pytest.mark.parametrize(
+    ("parts", "shape"),
+    [
+        ([lambda: unknown(1)], (8, 5, 1)),
+        ([lambda: unknown(1)], (8, 5)),
+        ([lambda: unknown(2), lambda: keras.layers.Dense(3, "softmax")], (8, 5)),  # labels
+        ([lambda: unknown(2), lambda: keras.layers.Dense(3, "softmax")], (8, 5, 3)),
+        ([lambda: unknown(2, return_moments=True)], (8, 5, 2)),  # for a loss of one's own
+        ([lambda: unknown(2, return_moments=True)], None),
+        ([lambda: unknown(1)], None),
+    ],
+)
+def test_steps_of_sequences_count_whatever_the_loss(parts, shape):
+    model = keras.Sequential([part() for part in parts])
+    keras_odgp.adapt(model, X.reshape(8, 5, 3), None if shape is None else np.zeros(shape))
+    assert model.layers[0].num_data == 40
+
+
+def test_losses_of_keras_are_means_over_steps():
+    """So with the number of steps the loss does not depend on how steps are arranged."""
+    losses = []
+    for shape in ((40,), (8, 5)):
+        model = keras.Sequential([unknown(1, return_moments=True, seed=0)])
+        keras_odgp.adapt(model, X.reshape(*shape, 3), Y.reshape(*shape, 1))
+        model.layers[0].posterior.q_mu.assign_add(np.ones_like(model.layers[0].posterior.q_mu))
+        model.compile(loss=lambda y, moments: keras.losses.mean_squared_error(y, moments[..., 0]), run_eagerly=True)
+        losses.append(house.evaluate(model, X.reshape(*shape, 3), Y.reshape(*shape, 1), batch_size=40))
+        assert model.losses[0] > 0.01
+    np.testing.assert_allclose(*losses, rtol=1e-5)  # in float32
+
+
+@pytest.mark.parametrize("y", [None, Y, Y[:, 0], Y[:, None]], ids=lambda y: str(np.shape(y)))
+def test_repeated_inputs_are_no_data_under_ordinary_losses(y):
+    model = house.sequential(keras.layers.RepeatVector(4), unknown(1))
+    keras_odgp.adapt(model, X, y)
+    assert model.layers[1].num_data == 40
+
+
 def test_repeated_inputs_are_samples_of_one_datum():
     model = house.sequential(
         keras.layers.RepeatVector(4), unknown(3, seed=0), unknown(return_moments=True, seed=1), GaussianLikelihood()

@@ -24,7 +24,7 @@ from keras_odgp.layers import (
     StudentTLikelihood,
     recording,
 )
-from keras_odgp.likelihoods import OutputLikelihood
+from keras_odgp.likelihoods import Dispersion, OutputLikelihood
 from keras_odgp.losses import VariationalLoss
 from keras_odgp.predictive import Predictive, plot_predictive
 from keras_odgp.predictive.factors import stratified_normal
@@ -334,6 +334,34 @@ def test_leading_axes():
     assert predictive.sample(x, 5).shape == (5, 11, 3, 1)
 
 
+def test_repeated_examples_are_samples():
+    parts = gp(2, initial_scale=0.5), gp(1, return_moments=True), GaussianLikelihood()
+    model = make(keras.layers.RepeatVector(3), *parts)
+    predictive = Predictive(model, num_samples=4)
+    components = predictive._mixture.components(X)
+    assert components.shape == (11, 12, 1, 3)
+    assert len(np.unique(components[0, :, 0, 0])) == 12
+    result = moments(predictive)
+    assert_equal(result, {"mean": np.mean(components[..., 0], axis=1), "variance": result["variance"]})
+    assert result["variance"].shape == (11, 1)
+    assert predictive.log_density(X, Y).shape == (11,)
+    assert predictive.sample(X, 2).shape == (2, 11, 1)
+    same = keras.Sequential([keras.Input((2,)), *parts])  # without the copies
+    plain, many = (Predictive(each, num_samples=400) for each in (same, model))
+    assert_equal(moments(many), moments(plain), rtol=0.02, atol=0.02)  # errors of Monte Carlo
+
+
+def test_generated_sequences_are_no_samples():
+    """A decoder repeats the code too, but its steps are data of their own."""
+    model = make(
+        keras.layers.RepeatVector(3),
+        keras.layers.SimpleRNN(2, return_sequences=True, dtype="float64"),
+        gp(1, return_moments=True),
+        GaussianLikelihood(),
+    )
+    assert moments(Predictive(model))["mean"].shape == (11, 3, 1)
+
+
 def test_sequences_of_any_length():
     model = make(gp(2, initial_scale=0.5), gp(1, return_moments=True), GaussianLikelihood(), inputs=(None, 2))
     predictive = Predictive(model, num_samples=4)
@@ -553,6 +581,16 @@ class Logistic(gpflow.likelihoods.ScalarLikelihood):
 
     def _conditional_variance(self, X, F):
         return tf.fill(tf.shape(F), tf.constant(np.pi**2 / 3, F.dtype))
+
+
+@pytest.mark.parametrize("df", [1.0, 1.5, 2.0])
+def test_student_t_without_a_variance(df):
+    likelihood = gpflow.likelihoods.StudentT(scale=Dispersion(), df=df)
+    predictive = Predictive(make(gp(return_moments=True), StudentTLikelihood()), likelihood=likelihood)
+    assert np.isfinite(predictive.log_density(X, Y)).all()
+    for method in (predictive, predictive.decompose, predictive.distribution, predictive.sample, predictive.interval):
+        with pytest.raises(ValueError, match=rf"`df` above 2.*Got: df={df}.*larger `df`.*log_density"):
+            method(X)
 
 
 def test_likelihood_without_a_distribution():

@@ -1,6 +1,7 @@
 """Models within tools that people already have."""
 
 import keras
+import keras_tuner
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,7 +35,7 @@ class Mean(keras.Model):
 
     def predict(self, x, **kwargs):
         likelihood = self.loss.likelihood
-        return keras_odgp.Predictive(self.inner, likelihood=likelihood).predict(x, **kwargs)["mean"]
+        return keras_odgp.Predictive(self.inner, likelihood=likelihood)(x)["mean"].numpy()
 
 
 def gp(units, **kwargs):
@@ -44,7 +45,7 @@ def gp(units, **kwargs):
 def build_regressor(X, y):
     """The wrapper calls the builder with the data of each fold, so `adapt` belongs here; it passes targets `[N, 1]`."""
     model = Mean(keras.Sequential([keras.Input((X.shape[1],)), gp(1), GaussianLikelihood()]))
-    model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=VariationalLoss("gaussian"))
+    model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=VariationalLoss("gaussian"), run_eagerly=True)
     keras_odgp.adapt(model.inner, X, y)
     return model
 
@@ -60,7 +61,7 @@ def build_classifier(X, y):
             return super().call(tf.argmax(y_true, axis=-1), y_pred)
 
     model = Mean(keras.Sequential([keras.Input((X.shape[1],)), gp(y.shape[1])]))
-    model.compile(optimizer=keras.optimizers.Adam(3e-2), loss=Loss("softmax"))
+    model.compile(optimizer=keras.optimizers.Adam(1e-1), loss=Loss("softmax"), run_eagerly=True)
     keras_odgp.adapt(model.inner, X)
     return model
 
@@ -75,7 +76,46 @@ def test_regressor(x):
 
 def test_classifier(x):
     y = np.array(["left", "middle", "right"])[np.digitize(x[:, 0], [-0.4, 0.4])]
-    classifier = keras.wrappers.SKLearnClassifier(build_classifier, fit_kwargs={"epochs": 40, "verbose": 0})
+    fit_kwargs = {"epochs": 40, "batch_size": 45, "verbose": 0}
+    classifier = keras.wrappers.SKLearnClassifier(build_classifier, fit_kwargs=fit_kwargs)
     scores = cross_val_score(classifier, x, y, cv=2, error_score="raise")
     assert scores.shape == (2,)
     assert scores.min() > 0.6
+
+
+def test_tuner_chooses_sizes(x, tmp_path):
+    y = np.sin(x[:, 0])
+    sizes = {}
+
+    class Model(keras_tuner.HyperModel):
+        def build(self, hp):
+            layer = OrthogonalGP(
+                1,
+                num_inducing=hp.Choice("num_inducing", [3, 5]),
+                num_orthogonal=hp.Choice("num_orthogonal", [2, 4]),
+                return_moments=True,
+                seed=0,
+            )
+            model = keras.Sequential([keras.Input((2,)), layer, GaussianLikelihood()])
+            keras_odgp.adapt(model, x)
+            model.compile(optimizer="adam", loss=VariationalLoss("gaussian"), run_eagerly=True)
+            return model
+
+        def fit(self, hp, model, *args, **kwargs):
+            posterior = model.layers[0].posterior
+            made = (posterior.q_mu.shape[0], posterior.orthogonal_q_mu.shape[0])
+            sizes[hp["num_inducing"], hp["num_orthogonal"]] = made
+            return model.fit(*args, **kwargs)
+
+    tuner = keras_tuner.RandomSearch(
+        Model(), objective="val_loss", max_trials=2, seed=0, directory=tmp_path, project_name="sizes"
+    )
+    tuner.search(x[:60], y[:60], validation_data=(x[60:], y[60:]), batch_size=60, verbose=0)
+    assert len(sizes) == 2
+    assert all(asked == made for asked, made in sizes.items())
+    # The best model comes back from its checkpoint, with the sizes of its trial and the loss that was reported.
+    best = tuner.get_best_hyperparameters()[0]
+    model = tuner.get_best_models()[0]
+    assert model.layers[0].posterior.q_mu.shape[0] == best["num_inducing"]
+    loss = model.evaluate(x[60:], y[60:], verbose=0, return_dict=True)["loss"]
+    np.testing.assert_allclose(loss, tuner.oracle.get_best_trials()[0].score, rtol=1e-6)

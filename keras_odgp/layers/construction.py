@@ -103,15 +103,21 @@ def check_dtype(posterior: OrthogonalPosterior, dtype: str, *, layer: str) -> No
             )
 
 
-def claim(posterior: OrthogonalPosterior, layer: keras.Layer) -> None:
-    """Raises if parameters belong to another layer already: Keras would train and save them twice."""
+def claim(posterior: OrthogonalPosterior, mean_layer: keras.Layer | None, layer: keras.Layer) -> None:
+    """Raises if weights belong to another layer already: Keras would train them twice, and save but one of them."""
     for parameter in posterior.parameters:
-        # With the identity of the parameter, so that a copy of it belongs to nobody.
-        reference, identity = getattr(parameter, "_keras_odgp_owner", (None, None))
-        owner = reference() if reference is not None and identity == id(parameter) else None
-        parameter._keras_odgp_owner = (weakref.ref(layer), id(parameter))
-        if owner is not None and owner is not layer:
-            raise ValueError(
-                f"Layers {owner.name!r} and {layer.name!r} were given the same kernel or inducing variable. Weights "
-                "belong to one layer: give each its own, for example by `gpflow.utilities.deepcopy`."
-            )
+        _claim(parameter, layer, "kernel or inducing variable", "by `gpflow.utilities.deepcopy`")
+    if mean_layer is not None and mean_layer.weights:
+        _claim(mean_layer, layer, "mean function", "a layer made from the same configuration")
+
+
+def _claim(thing: Any, layer: keras.Layer, kind: str, remedy: str) -> None:
+    # With the identity of the thing, so that a copy of it belongs to nobody.
+    reference, identity = getattr(thing, "_keras_odgp_owner", (None, None))
+    owner = reference() if reference is not None and identity == id(thing) else None
+    object.__setattr__(thing, "_keras_odgp_owner", (weakref.ref(layer), id(thing)))  # unseen by Keras, which tracks
+    if owner is not None and owner is not layer:
+        raise ValueError(
+            f"Layers {owner.name!r} and {layer.name!r} were given the same {kind}. Weights belong to one layer: give "
+            f"each its own, for example {remedy}."
+        )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_odgp.layers import recording
 from keras_odgp.numerics import float_context
-from keras_odgp.weights import adopt
+from keras_odgp.weights import AdoptingLayer
 
 LOWER_BOUND = 1e-6  # as in GPflow's likelihoods
 
@@ -39,7 +39,7 @@ _DOC = """
     """
 
 
-class _DispersionLayer(keras.layers.Layer):
+class _DispersionLayer(AdoptingLayer):
     """Appends a trained positive number to the moments of each unit."""
 
     parameter_name: str
@@ -65,10 +65,10 @@ class _DispersionLayer(keras.layers.Layer):
         shape = (input_shape[-2],) if self.per_output else ()
         with tf.init_scope(), float_context(self.compute_dtype):
             transform = gpflow.utilities.positive(lower=LOWER_BOUND)
-            self._module = tf.Module()
+            module = tf.Module()
             self._parameter = gpflow.Parameter(np.full(shape, self._initial), transform=transform)
-            setattr(self._module, self.parameter_name, self._parameter)
-        adopt(self._module, self)
+            setattr(module, self.parameter_name, self._parameter)
+        self.adopt(module)
 
     @property
     def parameter(self) -> gpflow.Parameter:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
-from gpflow.inducing_variables import InducingPoints, InducingVariables
+from gpflow.inducing_variables import InducingVariables
 from gpflow.kernels import Kernel
 
 from keras_odgp import saving
 from keras_odgp.checks import check_count
-from keras_odgp.inducing import ActivationFeatures
 from keras_odgp.layers import recording
 from keras_odgp.layers.construction import check_dtype, claim, make_posterior, restart_q
+from keras_odgp.layers.divergence import DivergenceLayer
 from keras_odgp.layers.mean_functions import FixedLinear, check_mean_function, make_mean_function
 from keras_odgp.layers.specification import check_features, check_kernel, make_kernel
-from keras_odgp.layers.starts import check_rows, collect_rows, start_directions, start_points
+from keras_odgp.layers.starts import check_rows, collect_rows, start_features
 from keras_odgp.numerics import float_context, floor_variance
 from keras_odgp.orthogonal import OrthogonalPosterior
-from keras_odgp.orthogonal.gram import latents, num_features
 from keras_odgp.orthogonal.posterior import check_orthogonal_covariance
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
-from keras_odgp.weights import adopt
 
 HIDDEN_SCALE, LAST_SCALE = 1e-2, 1.0
 HIDDEN_VARIANCE, LAST_VARIANCE = 0.1, 1.0
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class OrthogonalGP(keras.layers.Layer):
+class OrthogonalGP(DivergenceLayer):
     r"""A layer of sparse Gaussian processes with base features and features orthogonal to them.
 
     Works on the last axis, like `keras.layers.Dense`. Passes on a sample of each process at each input, drawn anew at
@@ -59,7 +55,8 @@ class OrthogonalGP(keras.layers.Layer):
         orthogonal_covariance: `"full"` (SOLVE-GP) or `"prior"` (ODVGP). Defaults to `"full"`.
         initial_scale: Standard deviation at which q starts, relative to that of the prior. Defaults to 1 for a layer
             that returns moments and 0.01 otherwise, because hidden layers that start noisy learn slowly.
-        num_data: Number of data in the training set. Defaults to what `adapt` finds.
+        num_data: Number of data in the training set, over which the loss is a mean: of sequences, the number of steps
+            of all of them, unless the loss sums over steps. Defaults to what `adapt` finds.
         return_moments: Whether to return means and variances instead of samples. Defaults to False.
         seed: Seed of samples and start values.
         dtype: `"float64"` (default) or `"float32"`.
@@ -110,7 +107,7 @@ class OrthogonalGP(keras.layers.Layer):
         dtype: Any = "float64",
         **kwargs: Any,
     ) -> None:
-        super().__init__(dtype=dtype, **kwargs)
+        super().__init__(num_data, dtype=dtype, **kwargs)
         if self.compute_dtype not in ("float64", "float32") or self.compute_dtype != self.variable_dtype:
             raise ValueError(f"Expected `dtype` to be 'float64' or 'float32'. Got: {dtype!r}.")
         for name, value, least in (
@@ -118,7 +115,6 @@ class OrthogonalGP(keras.layers.Layer):
             ("num_inducing", num_inducing, 1),
             ("num_orthogonal", num_orthogonal, 0),
             ("num_levels", num_levels, 1),
-            ("num_data", num_data, 1),
         ):
             if value is not None or name in ("units", "num_levels"):
                 check_count(name, value, least)
@@ -141,15 +137,12 @@ class OrthogonalGP(keras.layers.Layer):
         self.whiten = whiten
         self.orthogonal_covariance = orthogonal_covariance
         self.initial_scale = initial_scale
-        self._num_data, self._num_data_weight = num_data, None
         self.return_moments = return_moments
         self.seed = seed
         self.supports_masking = True
         self.seed_generator = keras.random.SeedGenerator(seed)
         self._start_seed = int(keras.ops.convert_to_numpy(self.seed_generator.state)[0])
-        self.kl_metric = keras.metrics.Mean(name=f"{self.name}_kl")
         self._posterior: OrthogonalPosterior | None = None
-        self._kl_term: tf.Tensor | None = None
 
     @property
     def posterior(self) -> OrthogonalPosterior:
@@ -164,16 +157,6 @@ class OrthogonalGP(keras.layers.Layer):
     def kernel(self) -> str | Kernel:
         """The kernel; as given before the layer is built."""
         return self._kernel if self._posterior is None else self._posterior.kernel
-
-    @property
-    def num_data(self) -> int | None:
-        """Number of data by which the divergence is divided: the layer's weight, once it is built; None if unknown."""
-        if self._num_data_weight is not None:
-            with tf.init_scope():  # at tracing too the present value counts
-                value = np.asarray(keras.ops.convert_to_numpy(self._num_data_weight))
-            if value.ndim == 0 and value.dtype.kind == "f":  # otherwise Keras has not given it a value yet
-                return int(value) or None
-        return self._num_data
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         num_inputs = input_shape[-1]
@@ -194,20 +177,16 @@ class OrthogonalGP(keras.layers.Layer):
                 seed=self._start_seed,
             )
         check_dtype(self._posterior, self.compute_dtype, layer=self.name)
-        adopt(self._posterior, self)
-        self._num_data_weight = self._add_constant("num_data", self._num_data or 0)
-        self.kl_weight = self._add_constant("kl_weight", 1.0)
+        self.adopt(self._posterior)
+        self.add_divergence_weights()
         self.mean_layer = make_mean_function(
             self.mean_function, input_shape, self.units, last=self.return_moments, dtype=self.dtype_policy
         )
-        claim(self._posterior, self)
+        claim(self._posterior, self.mean_layer, self)
 
     @property
     def _start_scale(self) -> float:
         return self.initial_scale or (LAST_SCALE if self.return_moments else HIDDEN_SCALE)
-
-    def _add_constant(self, name: str, value: float) -> keras.Variable:
-        return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), trainable=False)
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         inputs = tf.cast(inputs, self.compute_dtype)  # wrappers call without Keras's casting
@@ -216,7 +195,7 @@ class OrthogonalGP(keras.layers.Layer):
         if output is not None:
             return output
         mean, variance, kl = self.marginals(inputs)
-        self._add_divergence(kl, training)
+        self.add_divergence(kl, training)
         if self.return_moments:
             return tf.stack([mean, variance], axis=-1)
         noise = tf.random.stateless_normal(tf.shape(mean), self._next_seed(), dtype=mean.dtype)
@@ -252,22 +231,6 @@ class OrthogonalGP(keras.layers.Layer):
             mean += tf.cast(self.mean_layer(inputs), mean.dtype)
         return mean, variance
 
-    def _add_divergence(self, kl: tf.Tensor, training: bool) -> None:
-        if self._kl_term is not None and any(term is self._kl_term for term in self.losses):
-            return  # called twice in one pass over the model: there is one q, so it counts once
-        if self.num_data is None and not recording.is_visiting():
-            message = (
-                f"Layer {self.name!r} does not know the number of data, by which its KL divergence is divided. Call "
-                "`keras_odgp.adapt(model, x_train, y_train)` before training, or give the layer `num_data`."
-            )
-            if training:
-                raise ValueError(message)
-            warnings.warn(f"{message} Until then its loss is infinite; predictions are right.", stacklevel=2)
-        self.kl_metric.update_state(kl)
-        # Keras adds losses without casting them, and its own are of this dtype.
-        self._kl_term = tf.cast(self.kl_weight * kl / self._num_data_weight, keras.config.floatx())
-        self.add_loss(self._kl_term)
-
     def adapt(self, data: Any, *, num_data: int | None = None, method: str = "kmeans") -> None:
         """Takes start values from data that reach the layer, in the manner of `keras.layers.Normalization`.
 
@@ -288,26 +251,12 @@ class OrthogonalGP(keras.layers.Layer):
         sets = (self.posterior.inducing_variable, self.posterior.orthogonal_inducing_variable)
         for index, (specification, features) in enumerate(zip(given, sets)):
             if isinstance(specification, str):
-                self._start_features(features, rows, self._start_seed + index, method)
+                start_features(features, self.posterior.kernel, rows, seed=self._start_seed + index, method=method)
         if isinstance(self.mean_layer, FixedLinear):
             self.mean_layer.adapt(rows)
         if not self.whiten:
             with float_context(self.compute_dtype):
                 restart_q(self.posterior, self._start_scale)
-
-    def _start_features(self, features: InducingVariables | None, rows: np.ndarray, seed: int, method: str) -> None:
-        if isinstance(features, InducingPoints):
-            features.Z.assign(start_points(rows, num_features(features), seed=seed, method=method))
-        elif isinstance(features, ActivationFeatures):
-            kernel = latents(self.posterior.kernel, features, None)[0][0]
-            features.weights.assign(start_directions(rows, num_features(features), kernel, seed=seed, method=method))
-
-    def set_num_data(self, num_data: int) -> None:
-        """Sets the number of data, by which the divergence is divided."""
-        check_count("num_data", num_data)
-        self._num_data = int(num_data)
-        if self._num_data_weight is not None:
-            self._num_data_weight.assign(float(num_data))
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
@@ -349,4 +298,4 @@ class OrthogonalGP(keras.layers.Layer):
             config[name] = saving.deserialise(config[name])
         if isinstance(config["mean_function"], dict):
             config["mean_function"] = keras.saving.deserialize_keras_object(config["mean_function"])
-        return cls(**config)
+        return super().from_config(config)

@@ -8,8 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints, InducingVariables
+from gpflow.kernels import Kernel
 
 from keras_odgp.gpflow_models import directions_at, points_from_data
+from keras_odgp.inducing import ActivationFeatures
+from keras_odgp.orthogonal.gram import latents, num_features
 
 MOST_ROWS, MOST_NUMBERS = 10_000, 50_000_000  # a random subset of this size stands for larger data
 
@@ -73,6 +77,17 @@ def check_rows(rows: np.ndarray, layer: str, num_inputs: int) -> None:
             f"Expected finite data to adapt layer {layer!r} to. Got NaN or infinity in {(~finite).sum()} of "
             f"{len(finite)} rows, in columns {columns[:10]}: remove or fill them first."
         )
+
+
+def start_features(
+    features: InducingVariables | None, kernel: Kernel, rows: np.ndarray, *, seed: int, method: str
+) -> None:
+    """Moves points to the data, and lets units point at them; harmonics have nothing to start."""
+    if isinstance(features, InducingPoints):
+        features.Z.assign(start_points(rows, num_features(features), seed=seed, method=method))
+    elif isinstance(features, ActivationFeatures):
+        latent = latents(kernel, features, None)[0][0]
+        features.weights.assign(start_directions(rows, num_features(features), latent, seed=seed, method=method))
 
 
 def start_points(rows: np.ndarray, num: int, *, seed: int, method: str = "kmeans") -> np.ndarray:

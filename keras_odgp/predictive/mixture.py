@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.predictive.factors import CachedLayer, SampledPass, ShapePass
+from keras_odgp.predictive.repeats import repeats_examples
 
 MOST_ROWS = 16_384  # that go through the GP layers at a time: examples times samples
 MOST_VALUES, LATENT_VALUES = 8_000_000, 1024  # of latent functions at a time, and at least for each example and unit
@@ -22,11 +23,13 @@ class Plan(NamedTuple):
         num_samples: Number of samples; 1 for a model without hidden layers, in which nothing is random.
         chunk: Number of examples at a time.
         dtype: Dtype of the output of the model.
+        is_repeated: Whether the model repeats each example, so that its second axis holds samples too.
     """
 
     num_samples: int
     chunk: int
     dtype: tf.DType
+    is_repeated: bool
 
 
 class Mixture:
@@ -82,7 +85,7 @@ class Mixture:
 
         def results_of(start: Any) -> list[tf.Tensor]:
             part, *rest = keras.tree.map_structure(lambda array: array[start : start + plan.chunk], (inputs, *others))
-            results = function(self._components(part, plan.num_samples), *rest)
+            results = function(self._components(part, plan), *rest)
             results = [results] if num_results == 1 else list(results)
             shapes[:] = [result.shape for result in results]
             return results
@@ -99,8 +102,9 @@ class Mixture:
         _, arrays = tf.while_loop(lambda index, _: index < num, body, (0, arrays), parallel_iterations=1)
         return [tf.ensure_shape(array.concat(), [None, *shape[1:]]) for array, shape in zip(arrays, shapes)]
 
-    def _components(self, inputs: Any, num_samples: int) -> tf.Tensor:
+    def _components(self, inputs: Any, plan: Plan) -> tf.Tensor:
         """Outputs of the model for all samples, `[N, ..., S, units, columns]`."""
+        num_samples = plan.num_samples
 
         def repeat(array: tf.Tensor) -> tf.Tensor:
             return tf.tile(array, [num_samples, *([1] * (len(array.shape) - 1))])
@@ -112,7 +116,11 @@ class Mixture:
         output = tf.reshape(output, tf.concat([[num_samples, -1], tf.shape(output)[1:]], axis=0))
         output = tf.ensure_shape(output, [num_samples, None, *static[1:]])
         rank = len(output.shape)
-        return tf.transpose(output, [*range(1, rank - 2), 0, rank - 2, rank - 1])
+        output = tf.transpose(output, [*range(1, rank - 2), 0, rank - 2, rank - 1])
+        if plan.is_repeated:  # [N, R, S, units, columns]
+            num, *end = static[1:]
+            output = tf.reshape(output, [-1, num * num_samples, *end])
+        return output
 
     def components(self, x: Any) -> tf.Tensor:
         """Outputs of the model for all samples, `[N, ..., S, units, columns]`, from a compiled function."""
@@ -155,10 +163,11 @@ class Mixture:
 
             with tf.init_scope():
                 tf.function(run, autograph=False).get_concrete_function(_specs(inputs))
+                is_repeated = repeats_examples(self._model, _specs(inputs), outputs[0].shape)
             num_samples = self._num_samples if found.has_hidden else 1
             values = max(LATENT_VALUES, num_samples) * found.rows_per_example * outputs[0].shape[-2]
             chunk = min(MOST_ROWS // (num_samples * found.rows_per_example), MOST_VALUES // values)
-            self._plans[key] = Plan(num_samples, max(1, chunk), outputs[0].dtype)
+            self._plans[key] = Plan(num_samples, max(1, chunk), outputs[0].dtype, is_repeated)
         return self._plans[key]
 
     def input_specs(self) -> Any:

@@ -11,24 +11,10 @@ from gpflow.likelihoods import Likelihood
 
 from keras_odgp import saving
 from keras_odgp.checks import check_count
-from keras_odgp.layers import (
-    BetaLikelihood,
-    GammaLikelihood,
-    GaussianLikelihood,
-    OrthogonalGP,
-    StudentTLikelihood,
-)
 from keras_odgp.likelihoods import OutputLikelihood
-from keras_odgp.losses import VariationalLoss
+from keras_odgp.predictive.inspection import gp_layers, likelihood_of
 from keras_odgp.predictive.mixture import Mixture, tensors
 from keras_odgp.predictive.observations import Observations
-
-_LIKELIHOODS: dict[type[keras.Layer], str] = {
-    BetaLikelihood: "beta",
-    GammaLikelihood: "gamma",
-    GaussianLikelihood: "gaussian",
-    StudentTLikelihood: "student_t",
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
@@ -49,7 +35,8 @@ class Predictive(keras.Model):
     calls agree exactly, and curves are smooth; on the other hand the errors from having finitely many samples are
     alike at nearby inputs and do not average out over a test set. Noise is stratified over the samples, which makes
     these errors smaller than those of plain Monte Carlo. Distributions of different examples are marginal: nothing is
-    said of their correlation.
+    said of their correlation. Copies of an example, which a `keras.layers.RepeatVector` in front of the first GP layer
+    makes to train on several samples, are samples here too.
 
     Args:
         model: A built Keras model whose output are the moments of the last GP layer `[..., units, 2]`, or those with
@@ -99,11 +86,11 @@ class Predictive(keras.Model):
         super().__init__(**{"autocast": False, **kwargs})
         check_count("num_samples", num_samples)
         check_count("seed", seed, least=0)
-        layers = _gp_layers(model)
+        layers = gp_layers(model)
         self.model = model
         self.num_samples = int(num_samples)
         self.seed = int(seed)
-        self.likelihood = _likelihood_of(model) if likelihood is None else likelihood
+        self.likelihood = likelihood_of(model) if likelihood is None else likelihood
         self._observations = Observations(OutputLikelihood(self.likelihood), self.seed)
         self._mixture = Mixture(
             model,
@@ -245,8 +232,8 @@ class Predictive(keras.Model):
             x: Inputs, as for `predict`.
 
         Returns:
-            `{"model": ..., "noise": ...}`, each `[N, units]`: variance of the expected target, which more data would
-            lower, and expected variance of the target given the functions, which they would not.
+            A dictionary of two arrays `[N, units]`. `"model"` has the variance of the expected target, which more data
+            would lower; `"noise"` has the expected variance of the target given the functions, which they would not.
         """
         observations = self._observations
         pairs = [(observations.moments(c)[1], observations.noise(c)) for (c,) in self._mixture.parts(x)]
@@ -301,28 +288,3 @@ class Predictive(keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Predictive:
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
         return cls(**{**config, "model": model, "likelihood": saving.deserialise(config["likelihood"])})
-
-
-def _gp_layers(model: Any) -> list[OrthogonalGP]:
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"Expected a Keras model. Got: {model!r}.")
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, OrthogonalGP)]
-    if not layers:
-        raise ValueError(f"Expected a model with `OrthogonalGP` layers to predict with. Got none in {model.name!r}.")
-    if not all(layer.built for layer in layers):
-        raise ValueError(f"Expected a model that is built. Got {model.name!r}, which is not: call it on data first.")
-    return layers
-
-
-def _likelihood_of(model: keras.Model) -> str | Likelihood:
-    """The likelihood of the compiled loss, or of the likelihood layer."""
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, VariationalLoss):
-        return loss.likelihood
-    names = {_LIKELIHOODS[type(layer)] for layer in model._flatten_layers() if type(layer) in _LIKELIHOODS}
-    if len(names) != 1:
-        raise ValueError(
-            f"Cannot tell the likelihood of model {model.name!r} from its loss or its layers (found: {sorted(names)}). "
-            'Give it: `Predictive(model, likelihood="gaussian")`.'
-        )
-    return names.pop()

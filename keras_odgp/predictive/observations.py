@@ -48,6 +48,7 @@ class Observations:
 
     def noise(self, components: tf.Tensor) -> tf.Tensor:
         """Expected variance of the targets given the latent functions, `[..., units]`."""
+        self.likelihood.check_variance()
         F, X, weights = self._nodes(components)
         with float_context(components.dtype):
             variance = self._gpflow(components).conditional_variance(X, F)
@@ -79,6 +80,7 @@ class Observations:
         Raises:
             NotImplementedError: If the likelihood has no known distribution.
         """
+        self.likelihood.check_variance()
         likelihood = self._gpflow(components)
         if isinstance(likelihood, gpflow.likelihoods.Gaussian):
             mean, variance = self._component_moments(components)

@@ -47,6 +47,54 @@ def test_frozen_features_are_not_trained(frozen):
     np.testing.assert_array_equal(points.Z, X[:6])
 
 
+@pytest.mark.parametrize("kernel", ["arccos", "object"])
+def test_parameter_frozen_after_the_build_is_not_trained_nor_after_loading(kernel, tmp_path):
+    kernel = kernels.ArcCosine(weight_variances=np.ones(3)) if kernel == "object" else kernel
+    layer = house.gp(1, kernel=kernel, return_moments=True, name="gp")
+    model = house.sequential(layer, GaussianLikelihood())
+    house.perturb(model)
+    frozen = [layer.posterior.kernel.weight_variances, layer.posterior.q_sqrt, model.layers[1].variance]
+    for parameter in frozen:
+        gpflow.set_trainable(parameter, False)
+    expected = [parameter.numpy() for parameter in frozen]
+    for _ in range(2):
+        layer, noise = model.layers
+        names = {"kernel/weight_variances", "q_sqrt"}
+        assert names <= paths(layer.non_trainable_weights) and not names & paths(layer.trainable_weights)
+        assert noise.trainable_weights == []
+        before = layer.posterior.q_mu.numpy()
+        house.compiled(model).train_on_batch(X, Y)
+        assert (layer.posterior.q_mu.numpy() != before).any()
+        for parameter, value in zip((layer.kernel.weight_variances, layer.posterior.q_sqrt, noise.variance), expected):
+            np.testing.assert_array_equal(parameter.numpy(), value)
+        loaded = house.saved_and_loaded(model, tmp_path)
+        for left, right in zip(house.values(model.weights), house.values(loaded.weights)):
+            np.testing.assert_array_equal(left, right)
+        model = loaded
+    clone = keras.models.clone_model(model)
+    assert paths(clone.layers[0].trainable_weights) == paths(model.layers[0].trainable_weights)
+
+
+def test_parameter_may_be_thawed():
+    layer = house.gp(1, kernel=frozen_kernel(), return_moments=True, name="gp")
+    layer(X)
+    assert "kernel/variance" in paths(layer.non_trainable_weights)
+    gpflow.set_trainable(layer.kernel, True)
+    assert "kernel/variance" in paths(layer.trainable_weights)
+
+
+def test_freezing_the_layer_leaves_frozen_parameters_frozen():
+    layer = house.gp(1, name="gp")
+    layer(X)
+    gpflow.set_trainable(layer.kernel.variance, False)
+    layer.trainable = False
+    assert layer.trainable_weights == []
+    assert layer.get_config()["frozen"] == [".kernel.variance"]  # the layer's own state is another key
+    layer.trainable = True
+    assert paths(layer.non_trainable_weights) >= {"kernel/variance"}
+    assert "q_mu" in paths(layer.trainable_weights)
+
+
 def test_layer_that_is_not_trainable_holds():
     model = house.sequential(house.gp(3), *house.head())
     model.layers[0].trainable = False
@@ -77,6 +125,17 @@ def test_the_same_object_in_two_layers_is_an_error(argument):
     first(X)
     with pytest.raises(ValueError, match="'first' and 'second'.*deepcopy"):
         house.gp(3, name="second", **options)(X)
+
+
+def test_the_same_mean_function_in_two_layers_is_an_error():
+    dense = keras.layers.Dense(3)
+    first = house.gp(3, name="first", mean_function=dense)
+    first(X)
+    with pytest.raises(ValueError, match="'first' and 'second'.*same mean function.*give each its own"):
+        house.gp(3, name="second", mean_function=dense)(X)
+    identity = keras.layers.Identity()
+    for _ in range(2):  # without weights there is nothing to lose
+        house.gp(3, mean_function=identity)(X)
 
 
 def test_weights_share_storage_with_gpflow_parameters():

@@ -1,0 +1,41 @@
+"""Whether a model repeats each example, to train on several samples of its hidden layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_odgp.layers import recording
+from keras_odgp.predictive.factors import ShapePass
+
+
+def repeats_examples(model: keras.Model, specs: Any, output_shape: tf.TensorShape) -> bool:
+    """Whether the second axis of the output `[N, R, units, columns]` holds samples of one example.
+
+    It does if a `keras.layers.RepeatVector` makes it and the copies that reach the first GP layer are alike. They are
+    not in a model that generates a sequence from them: its recurrent layers make each step another.
+
+    Args:
+        model: The model.
+        specs: Shapes and dtypes of its inputs.
+        output_shape: Shape of its output.
+    """
+    sizes = {layer.n for layer in model._flatten_layers() if isinstance(layer, keras.layers.RepeatVector)}
+    if len(output_shape) != 4 or output_shape[1] not in sizes:
+        return False
+    reached: list[np.ndarray] = []
+    with recording.substituting(ShapePass()), recording.visiting(lambda _, inputs: reached.append(np.asarray(inputs))):
+        model(keras.tree.map_structure(_example, specs), training=False)
+    first = reached[0]
+    return first.ndim == 3 and first.shape[1] == output_shape[1] and bool((first == first[:, :1]).all())
+
+
+def _example(spec: tf.TensorSpec) -> tf.Tensor:
+    """One example, in which neighbouring numbers differ; whole numbers are 0 and 1, which any embedding takes."""
+    shape = [1, *(size or 2 for size in spec.shape[1:])]
+    numbers = np.arange(np.prod(shape))
+    values = numbers % 2 if spec.dtype.is_integer else np.sin(1.0 + numbers)
+    return tf.constant(values.reshape(shape), spec.dtype)

@@ -113,7 +113,7 @@ def gpflux_peers(size: int, num_layers: int, num_samples: int) -> dict[str, Pred
             copies //= 2
         return average(X, copies)
 
-    peers = {"repeated": repeated}
+    peers: dict[str, Prediction] = {"repeated": repeated}
     if num_samples > 1:
         peers["one by one"] = lambda X: average(X, 1)
     return peers

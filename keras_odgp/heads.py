@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import keras
@@ -19,15 +21,26 @@ from keras_odgp.orthogonal.prediction import PriorFactors
 SMALLEST_PRECISION = 1e-8  # of a Gaussian in place of a likelihood that is flat, or not concave, at a datum
 
 
-def call_recording(model: keras.Model, inputs: Any) -> tuple[list[tf.Tensor], dict[OrthogonalGP, tf.Tensor]]:
-    """Outputs of a model, and what reaches each of its GP layers, in the order in which it does."""
+def call_recording(
+    model: keras.Model, inputs: Any, *, skipped: Collection[OrthogonalGP] = ()
+) -> tuple[list[tf.Tensor], dict[OrthogonalGP, tf.Tensor]]:
+    """Outputs of a model, and what reaches each of its GP layers, in the order in which it does.
+
+    Layers that are skipped pass on zeros, which spares their work where only other columns of the output count.
+    """
     reached: dict[OrthogonalGP, tf.Tensor] = {}
 
     def visitor(layer: Any, layer_inputs: tf.Tensor) -> None:
         if isinstance(layer, OrthogonalGP):
             reached[layer] = layer_inputs
 
-    with recording.visiting(visitor):
+    def answer(layer: OrthogonalGP, layer_inputs: tf.Tensor) -> tf.Tensor | None:
+        if layer not in skipped:
+            return None
+        columns = layer.compute_output_shape(layer_inputs.shape)[len(layer_inputs.shape) - 1 :]
+        return tf.zeros(tf.concat([tf.shape(layer_inputs)[:-1], columns], axis=0), layer.compute_dtype)
+
+    with recording.visiting(visitor), recording.substituting(answer) if skipped else contextlib.nullcontext():
         outputs = model(inputs, training=False)
     return keras.tree.flatten(outputs), reached
 

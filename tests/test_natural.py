@@ -12,6 +12,7 @@ from keras_odgp.callbacks import ClosedFormUpdate, NaturalGradient
 from keras_odgp.gpflow_models import OrthogonalSVGP
 from keras_odgp.layers import GammaLikelihood, GaussianLikelihood, OrthogonalGP
 from keras_odgp.losses import VariationalLoss
+from keras_odgp.natural.batches import batches_of
 
 NUM_DATA = 60
 RNG = np.random.default_rng(0)
@@ -250,20 +251,31 @@ def test_without_an_end_q_stays_where_the_estimates_are():
         assert np.abs(one - exact).max() > 1e-3
 
 
-@pytest.mark.parametrize("batch_size, steps, every", [(60, 100, 10), (60, 3, 1), (3, 100, 5), (15, 40, 4)])
-def test_ten_updates_in_an_epoch_or_each_example_once(batch_size, steps, every, monkeypatch):
+@pytest.mark.parametrize("size, batch_size, expected", [(60, None, 60), (8193, None, 2048), (60, 15, 15), (60, 90, 60)])
+def test_few_data_make_one_batch(size, batch_size, expected):
+    batches = batches_of(np.zeros((size, 1)), np.zeros(size), batch_size, seed=0)
+    for dataset in (batches.endless, batches.once):
+        assert next(iter(dataset))[0].shape == (expected, 1)
+    assert batches.fraction == expected / size
+
+
+@pytest.mark.parametrize("hidden, batch_size, expected", [(False, None, 1.0), (False, 15, 0.5), (True, None, 0.5)])
+def test_damping_where_sums_are_not_exact(hidden, batch_size, expected):
+    update = ClosedFormUpdate(X, Y[:, :1], batch_size=batch_size)
+    layers = [OrthogonalGP(2, num_inducing=4, num_orthogonal=0, num_data=NUM_DATA)] if hidden else []
+    update.set_model(make(*layers, gp(), GaussianLikelihood()))
+    assert update._rate(0) == expected
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_window_of_the_sums_is_all_data(monkeypatch):
     y = Y[:, :1]
-    update = ClosedFormUpdate(X, y, batch_size=batch_size)
+    update = ClosedFormUpdate(X, y, batch_size=15)
     updates = []
     monkeypatch.setattr(update, "_run_update", lambda iterator, decay, rate: updates.append(decay))
     monkeypatch.setattr(update, "_finish", lambda batches: None)
-    update.set_model(make(gp(), GaussianLikelihood()))
-    update.set_params({"steps": steps})
-    update.on_train_begin()
-    for batch in range(steps):
-        update.on_train_batch_end(batch)
-    assert len(updates) == steps // every
-    np.testing.assert_allclose(updates, 1.0 - batch_size / NUM_DATA)  # a window over all data
+    fit(make(gp(), GaussianLikelihood()), X, y, update, batch_size=20)
+    np.testing.assert_allclose(updates, [0.75, 0.75, 0.75])  # at every step
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 Visitor = Callable[[Any, tf.Tensor], None]
-Substitute = Callable[[Any, tf.Tensor], tf.Tensor]
+Substitute = Callable[[Any, tf.Tensor], tf.Tensor | None]
 
 _visitor: ContextVar[Visitor | None] = ContextVar("layer_visitor", default=None)
 _substitute: ContextVar[Substitute | None] = ContextVar("layer_substitute", default=None)
@@ -45,7 +45,8 @@ def visit(layer: Any, inputs: tf.Tensor) -> None:
 def substituting(substitute: Substitute) -> Iterator[None]:
     """Within it, every GP layer that is called passes on what the substitute makes of it and its inputs.
 
-    Nothing is factorised then, and no divergence is added to the losses.
+    Nothing is factorised then, and no divergence is added to the losses. Where the substitute answers None, the layer
+    does its own work.
     """
     token = _substitute.set(substitute)
     try:
@@ -55,6 +56,6 @@ def substituting(substitute: Substitute) -> Iterator[None]:
 
 
 def substituted(layer: Any, inputs: tf.Tensor) -> tf.Tensor | None:
-    """What a substitute passes on in place of a layer; None if there is no substitute."""
+    """What a substitute passes on in place of a layer; None if nothing does."""
     substitute = _substitute.get()
     return None if substitute is None else substitute(layer, inputs)

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from keras_odgp.checks import check_count
 
+FEW, BATCH_SIZE_OF_MANY = 8192, 2048  # sums over few data are exact; those over many are run over batches
+
 
 class Batches(NamedTuple):
     """Batches of inputs and targets.
@@ -24,8 +26,8 @@ class Batches(NamedTuple):
     fraction: float | None
 
 
-def batches_of(x: Any, y: Any, batch_size: int, seed: int | None) -> Batches:
-    """Batches of arrays, or those of a dataset."""
+def batches_of(x: Any, y: Any, batch_size: int | None, seed: int | None) -> Batches:
+    """Batches of arrays, by default one of all data if they are few; or those of a dataset."""
     if isinstance(x, tf.data.Dataset):
         if y is not None:
             raise ValueError("Expected targets within the dataset. Got a dataset as `x`, and `y` beside it.")
@@ -33,13 +35,14 @@ def batches_of(x: Any, y: Any, batch_size: int, seed: int | None) -> Batches:
         return Batches(x.repeat(), *((x, 1.0 / max(size, 1)) if size >= 0 else (None, None)))
     if y is None:
         raise ValueError("Expected targets `y` beside the inputs `x`, or a dataset with both. Got no targets.")
-    check_count("batch_size", batch_size)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
     arrays = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
     sizes = {array.shape[0] if array.shape.rank else -1 for array in keras.tree.flatten(arrays)}
     if len(sizes) != 1 or min(sizes) < 1:
         raise ValueError(f"Expected arrays of equal length as inputs and targets. Got lengths {sorted(sizes)}.")
     (size,) = sizes
-    batch_size = min(int(batch_size), size)
+    batch_size = min(batch_size or (size if size <= FEW else BATCH_SIZE_OF_MANY), size)
     rows = tf.data.Dataset.range(size)
 
     def batched(rows: tf.data.Dataset) -> tf.data.Dataset:

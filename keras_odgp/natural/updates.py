@@ -31,18 +31,18 @@ from keras_odgp.losses import VariationalLoss
 from keras_odgp.natural.batches import batches_of, inputs_and_targets
 from keras_odgp.natural.head import Head
 
-UPDATES = 10  # in an epoch: with fewer, q that lags behind holds back what the optimiser trains
 LARGEST_WINDOW = 20_000  # of running sums, in data: that older ones are out of date costs more than the noise of fewer
 
 
 class _LastLayerUpdate(keras.callbacks.Callback):
     """Updates q of the last GP layer from batches of its own, and keeps the optimiser away from it."""
 
-    def __init__(self, x: Any, y: Any, batch_size: int, every: int | None, seed: int | None) -> None:
+    _needs_no_moments = False
+
+    def __init__(self, x: Any, y: Any, batch_size: int | None, every: int, seed: int | None) -> None:
         super().__init__()
-        if every is not None:
-            check_count("every", every)
-        self.every = every
+        check_count("every", every)
+        self.every = int(every)
         self._batches = batches_of(x, y, batch_size, seed)
         self._heads: list[Head] = []
         self._taken_out: list[keras.Variable] = []
@@ -66,13 +66,12 @@ class _LastLayerUpdate(keras.callbacks.Callback):
                     "x_train, y_train)` before training, or give the layer `num_data`."
                 )
         self._num_steps = self._num_updates = 0
-        self._every = self.every or self._steps_between_updates()
         self._compiled_update = tf.function(self._update, autograph=False)  # as Keras compiles its own steps
         self._take_out()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._num_steps += 1
-        if self._num_steps % self._every == 0:
+        if self._num_steps % self.every == 0:
             self._run_update(self._iterator, self._decay(), self._rate(self._num_updates))
             self._num_updates += 1
 
@@ -81,11 +80,6 @@ class _LastLayerUpdate(keras.callbacks.Callback):
 
     def _run_update(self, iterator: Any, decay: float, rate: float) -> None:
         self._compiled_update(iterator, tf.constant(decay, tf.float64), tf.constant(rate, tf.float64))
-
-    def _steps_between_updates(self) -> int:
-        """So many that an epoch has `UPDATES`, or more if these would not read each example once."""
-        steps, fraction = (self.params or {}).get("steps"), self._batches.fraction
-        return max(1, round(steps * min(fraction, 1.0 / UPDATES))) if steps and fraction else 1
 
     def _find_heads(self, few: Any) -> tuple[dict[OrthogonalGP, int], OutputLikelihood | None]:
         """Layers and the outputs that they reach, and their likelihood; None for the closed form."""
@@ -101,7 +95,9 @@ class _LastLayerUpdate(keras.callbacks.Callback):
 
     def _update(self, iterator: Any, decay: tf.Tensor, rate: tf.Tensor) -> None:
         inputs, targets = inputs_and_targets(iterator.get_next())
-        outputs, reached = call_recording(self.model, inputs)
+        # The closed form needs nothing of the moments, only the noise beside them.
+        skipped = [head.layer for head in self._heads] if self._needs_no_moments else []
+        outputs, reached = call_recording(self.model, inputs, skipped=skipped)
         targets = flatten_targets(self.model, targets)
         for head in self._heads:
             head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=decay, rate=rate)
@@ -146,13 +142,15 @@ class ClosedFormUpdate(_LastLayerUpdate):
     Args:
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
         y: Targets, as given to `fit`. Weights of examples are not used.
-        damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 0.8.
-        every: Number of training steps from one update to the next. Defaults to ten updates in an epoch, more if
-            these would not read each example once, or 1 where the number of examples is not known.
+        damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 1 where
+            the sums are exact, because a batch has all data and no hidden GP layer draws samples, otherwise to 0.5.
+        every: Number of training steps from one update to the next. Defaults to 1: q that lags behind holds back what
+            the optimiser trains.
         decay: Factor by which the weight of earlier batches shrinks at an update, from 0 up to but not including 1.
             Defaults to a window over all data, or over 20,000 of more (so to 0 where a batch has all of them), or to
             0.9 where the number of examples is not known.
-        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 8192.
+        batch_size: Number of examples in a batch of the callback, for arrays. Defaults to all if there are at most
+            8192, and otherwise to 2048.
         seed: Seed of the order of examples.
 
     Example:
@@ -169,22 +167,25 @@ class ClosedFormUpdate(_LastLayerUpdate):
     >>> history = model.fit(x, y, epochs=2, verbose=0, callbacks=[update])
     """
 
+    _needs_no_moments = True
+
     def __init__(
         self,
         x: Any,
         y: Any = None,
         *,
-        damping: float = 0.8,
-        every: int | None = None,
+        damping: float | None = None,
+        every: int = 1,
         decay: float | None = None,
-        batch_size: int = 8192,
+        batch_size: int | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(x, y, batch_size, every, seed)
-        _check_step("damping", damping)
+        if damping is not None:
+            _check_step("damping", damping)
         if decay is not None and not 0.0 <= decay < 1.0:
             raise ValueError(f"Expected `decay` from 0 to below 1. Got: {decay!r}.")
-        self.damping, self.decay = float(damping), decay
+        self.damping, self.decay = damping, decay
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._num_updates and self._batches.once is not None:
@@ -215,7 +216,11 @@ class ClosedFormUpdate(_LastLayerUpdate):
         return 0.9 if fraction is None else max(0.0, 1.0 - fraction * max(1.0, num_data / LARGEST_WINDOW))
 
     def _rate(self, update: int) -> float:
-        return self.damping
+        return self.damping or (1.0 if self._sums_are_exact() else 0.5)
+
+    def _sums_are_exact(self) -> bool:
+        layers = (layer for layer in self.model._flatten_layers() if isinstance(layer, OrthogonalGP))
+        return self._batches.fraction == 1.0 and all(layer.return_moments for layer in layers)
 
 
 class NaturalGradient(_LastLayerUpdate):
@@ -233,9 +238,10 @@ class NaturalGradient(_LastLayerUpdate):
             with it. Defaults to 0.5.
         warmup: Number of updates until the step size is `gamma`. Defaults to 20.
         initial_gamma: Step size of the first update, if there is a warm-up. Defaults to 1e-4.
-        every: Number of training steps from one update to the next. Defaults to ten updates in an epoch, more if
-            these would not read each example once, or 1 where the number of examples is not known.
-        batch_size: Number of examples in a batch of the callback, for arrays; at most all. Defaults to 8192.
+        every: Number of training steps from one update to the next. Defaults to 1: q that lags behind holds back what
+            the optimiser trains.
+        batch_size: Number of examples in a batch of the callback, for arrays. Defaults to all if there are at most
+            8192, and otherwise to 2048.
         seed: Seed of the order of examples.
 
     Example:
@@ -264,8 +270,8 @@ class NaturalGradient(_LastLayerUpdate):
         gamma: float = 0.5,
         warmup: int = 20,
         initial_gamma: float = 1e-4,
-        every: int | None = None,
-        batch_size: int = 8192,
+        every: int = 1,
+        batch_size: int | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(x, y, batch_size, every, seed)

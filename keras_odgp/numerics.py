@@ -81,15 +81,13 @@ def cholesky(K: tf.Tensor, *, reference: tf.Tensor | None = None, name: str = "K
         name: What the matrix is called in the error if no jitter up to 1 % helps.
 
     Returns:
-        Lower triangular matrices, shape `[..., M, M]`.
+        Lower triangular matrices, shape `[..., M, M]`; twice differentiable.
     """
 
     @tf.custom_gradient
     def factorise(K: tf.Tensor) -> tuple[tf.Tensor, Any]:
         L = factor(K, reference=reference, name=name)
-        return L, lambda upstream: cholesky_gradient(
-            L, tf.matmul(L, tf.linalg.band_part(upstream, -1, 0), transpose_a=True)
-        )
+        return L, lambda upstream: _factor_gradient(L, upstream)
 
     return factorise(K)
 
@@ -106,7 +104,24 @@ def cholesky_gradient(L: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
 
 
 def factor(K: tf.Tensor, *, reference: tf.Tensor | None, name: str) -> tf.Tensor:
-    """`cholesky` without its gradient."""
+    """`cholesky`, differentiable once: for use within a custom gradient, whose own derivatives it allows.
+
+    TensorFlow would otherwise make gradients of the retries whenever a step is traced, which took most of that time.
+    """
+
+    @tf.custom_gradient
+    def factorise(K: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        L = _factor(tf.stop_gradient(K), reference, name)
+        return L, lambda upstream: _factor_gradient(L, upstream)
+
+    return factorise(K)
+
+
+def _factor_gradient(L: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    return cholesky_gradient(L, tf.matmul(L, tf.linalg.band_part(upstream, -1, 0), transpose_a=True))
+
+
+def _factor(K: tf.Tensor, reference: tf.Tensor | None, name: str) -> tf.Tensor:
     diagonal = tf.linalg.diag_part(K) if reference is None else reference
     first = max(10.0 * relative_jitter(K.dtype), _default_jitter(K.dtype))
 

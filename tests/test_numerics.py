@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_odgp import numerics
+from keras_odgp.orthogonal.solves import solve
 
 
 def random_covariance(rng, size, rank=None):
@@ -89,3 +90,31 @@ def test_float_context_changes_the_dtype_and_nothing_else():
             assert gpflow.config.default_jitter() == 1e-3 and gpflow.config.default_positive_bijector() == "exp"
             assert gpflow.Parameter(1.0).dtype == tf.float32
     assert gpflow.config.default_float() == np.float64
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_second_derivatives_of_the_factor_and_of_solves(compiled, rng):
+    root = tf.constant(rng.normal(size=(4, 4)))
+    side = tf.constant(rng.normal(size=(4, 3)))
+    weights = tf.constant(rng.normal(size=(4, 7)))
+
+    def hessian_product(factorise_and_solve):
+        def run(root):
+            with tf.GradientTape() as outer:
+                outer.watch(root)
+                with tf.GradientTape() as inner:
+                    inner.watch(root)
+                    K = tf.matmul(root, root, transpose_b=True) + tf.eye(4, dtype=root.dtype)
+                    value = tf.reduce_sum(weights * tf.concat(factorise_and_solve(K), axis=-1) ** 2)
+                first = inner.gradient(value, root)
+                total = tf.reduce_sum(first * weights[:, :4])
+            return outer.gradient(total, root)
+
+        return (tf.function(run) if compiled else run)(root)
+
+    def plain(K):
+        L = tf.linalg.cholesky(K)
+        return L, tf.linalg.triangular_solve(L, side)
+
+    ours = hessian_product(lambda K: (numerics.cholesky(K), solve(K, [side])[0]))
+    np.testing.assert_allclose(ours, hessian_product(plain), rtol=1e-10, atol=1e-10)  # rounding

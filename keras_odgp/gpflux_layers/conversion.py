@@ -13,11 +13,9 @@ from gpflow.kernels import Kernel, SharedIndependent
 from gpflow.mean_functions import Identity, Linear, MeanFunction, Zero
 from gpflux.layers import GPLayer
 
-from keras_odgp.gpflux_layers.orthogonal_gp_layer import OrthogonalGPLayer, check_type, num_outputs
-from keras_odgp.inducing import SphericalHarmonics
+from keras_odgp.gpflux_layers.orthogonal_gp_layer import OrthogonalGPLayer, check_type, num_outputs, width_of
 from keras_odgp.layers import FixedLinear, OrthogonalGP
 from keras_odgp.orthogonal import OrthogonalPosterior
-from keras_odgp.orthogonal.gram import latents
 
 
 def to_gpflux(layer: OrthogonalGP) -> OrthogonalGPLayer:
@@ -94,6 +92,9 @@ def from_gpflux(layer: GPLayer, *, return_moments: bool = False, num_inputs: int
     else:
         parts = (layer.kernel, layer.inducing_variable, layer.q_mu, layer.q_sqrt)
         posterior = gpflow.utilities.deepcopy(OrthogonalPosterior(*parts, whiten=layer.whiten))
+    width = num_inputs or width_of(posterior)
+    if width is None:
+        raise ValueError("Expected `num_inputs`, because the features do not tell the width of inputs. Got: None.")
     mean_function, mean_weights = _from_mean_function(layer.mean_function, num_outputs(layer))
     converted = OrthogonalGP(
         num_outputs(layer),
@@ -109,7 +110,7 @@ def from_gpflux(layer: GPLayer, *, return_moments: bool = False, num_inputs: int
         name=layer.name,
         trainable=layer.trainable,
     )
-    converted.build((None, num_inputs or _num_inputs(posterior)))
+    converted.build((None, width))
     if converted.mean_layer is not None:
         converted.mean_layer.set_weights(mean_weights)
     _copy_q(posterior, converted.posterior)
@@ -174,17 +175,6 @@ def _refuse_priors(kernel: Kernel) -> None:
                 f"Expected a kernel without priors: the loss of a GPflux layer has their densities, that of a Keras "
                 f"layer has not. Got a prior on the kernel's {path.removeprefix('.')}."
             )
-
-
-def _num_inputs(posterior: OrthogonalPosterior) -> int:
-    parts = latents(posterior.kernel, posterior.inducing_variable, posterior.orthogonal_inducing_variable)
-    for kernel, *features in parts:
-        for feature in features:
-            if isinstance(feature, SphericalHarmonics) and kernel.active_dims == slice(None):
-                return feature.dimension - 1
-            if feature is not None and feature.shape is not None and feature.shape[1] is not None:
-                return int(feature.shape[1])
-    raise ValueError("Expected `num_inputs`, because the features do not tell the width of the inputs. Got: None.")
 
 
 def _unshared(features: Any) -> Any:

@@ -19,9 +19,10 @@ from gpflow.posteriors import PrecomputeCacheType
 from gpflux.layers import GPLayer
 
 from keras_odgp.checks import check_count
+from keras_odgp.inducing import SphericalHarmonics
 from keras_odgp.numerics import floor_variance
 from keras_odgp.orthogonal import OrthogonalPosterior
-from keras_odgp.orthogonal.gram import mixing, num_features
+from keras_odgp.orthogonal.gram import latents, mixing, num_features
 from keras_odgp.orthogonal.posterior import check_orthogonal_covariance
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
 
@@ -140,14 +141,13 @@ class OrthogonalGPLayer(GPLayer):
         self, inputs: Any, *, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean `[..., N, P]`, mean function included, and covariance at inputs `[..., N, D]`, in GPflow's shapes."""
-        inputs = tf.convert_to_tensor(inputs)
-        if len(inputs.shape) < 2:
-            raise ValueError(f"Expected inputs of shape [..., N, D]. Got shape {tuple(inputs.shape)}.")
         posterior = self.posterior(None)
+        inputs = _with_width(tf.convert_to_tensor(inputs), width_of(posterior))
         if full_cov:
             mean, covariance = posterior.fused_predict_f(inputs, full_cov=True, full_output_cov=full_output_cov)
             return mean + self._mean_at(inputs), covariance
-        flat = tf.reshape(inputs, [-1, inputs.shape[-1]])  # only marginals are needed: leading axes are more points
+        # Only marginals are needed: leading axes are more points.
+        flat = tf.reshape(inputs, [-1, inputs.shape[-1] or tf.shape(inputs)[-1]])
         mean, covariance, kl = posterior.marginals(
             flat, full_output_cov=full_output_cov, name=f" of layer {self.name!r}"
         )
@@ -206,6 +206,25 @@ def num_outputs(layer: GPLayer) -> int:
     """Number of outputs, which a kernel mixes from latent processes or has one for each."""
     W = mixing(layer.kernel)
     return layer.num_latent_gps if W is None else int(W.shape[0])
+
+
+def width_of(posterior: OrthogonalPosterior) -> int | None:
+    """Width D of the inputs, as far as the features tell."""
+    parts = latents(posterior.kernel, posterior.inducing_variable, posterior.orthogonal_inducing_variable)
+    for kernel, *features in parts:
+        for feature in features:
+            if isinstance(feature, SphericalHarmonics) and kernel.active_dims == slice(None):
+                return feature.dimension - 1
+            if feature is not None and feature.shape is not None and feature.shape[1] is not None:
+                return int(feature.shape[1])
+    return None
+
+
+def _with_width(inputs: tf.Tensor, width: int | None) -> tf.Tensor:
+    """The inputs, their width known also where they come from a `DeepGP`, which leaves it open."""
+    if len(inputs.shape) < 2 or width not in (None, inputs.shape[-1] or width):
+        raise ValueError(f"Expected inputs of shape [..., N, {width or 'D'}]. Got shape {tuple(inputs.shape)}.")
+    return tf.ensure_shape(inputs, [*inputs.shape[:-1], width or inputs.shape[-1]])
 
 
 def check_type(argument: str, value: Any, expected: type) -> None:

@@ -150,8 +150,7 @@ def test_without_orthogonal_features_it_is_gpfluxs_layer(rng, x):
     np.testing.assert_allclose(layers[0].losses, layers[1].losses, rtol=1e-12)
 
 
-@pytest.mark.parametrize("whiten", [True, False])
-@pytest.mark.parametrize("full_output_cov", [False, True])
+@pytest.mark.parametrize("whiten,full_output_cov", [(True, False), (False, False), (False, True)])
 def test_a_training_step_makes_two_factorisations(whiten, full_output_cov, rng, x):
     layer = make_layer(rng, ("points", "points"), whiten=whiten, full_output_cov=full_output_cov)
 
@@ -173,7 +172,7 @@ def test_a_training_step_makes_two_factorisations(whiten, full_output_cov, rng, 
 def test_two_layers_train_and_the_elbo_rises(rng, x, y, tmp_path):
     layers = [
         make_layer(rng, num_outputs=2, mean_function=Identity()),
-        make_layer(rng, ("points", "points"), num_outputs=1),
+        make_layer(rng, ("harmonics", "points"), num_outputs=1),
     ]
     layers[0].q_sqrt.assign(1e-2 * layers[0].q_sqrt)
     model = gpflux.models.DeepGP(layers, gpflux.layers.LikelihoodLayer(gpflow.likelihoods.Gaussian(0.1)))
@@ -187,7 +186,7 @@ def test_two_layers_train_and_the_elbo_rises(rng, x, y, tmp_path):
     assert elbo() > before + 10  # the noise of three samples is below 1
     assert f"{layers[0].name}_prior_kl" in history
     moved = [v.numpy() for layer in layers for v in layer.trainable_variables]
-    assert len(moved) == 18 and all(np.abs(new - old).max() > 0 for old, new in zip(weights, moved))
+    assert len(moved) == 17 and all(np.abs(new - old).max() > 0 for old, new in zip(weights, moved))
     assert list(tmp_path.rglob("events*"))
     assert model.as_prediction_model()(x).y_mean.shape == (NUM_DATA, 1)
 

@@ -41,6 +41,7 @@ ORDER = [
     "predictive",
     "natural",
     "callbacks",
+    "gpflux_layers",
 ]
 
 

@@ -117,14 +117,15 @@ class OrthogonalPosterior(AbstractPosterior):
     def _features(self) -> tuple[Kernel, InducingVariables, InducingVariables | None]:
         return self.kernel, self.inducing_variable, self.orthogonal_inducing_variable
 
-    def marginals(self, X: tf.Tensor, *, name: str = "") -> Marginals:
+    def marginals(self, X: tf.Tensor, *, full_output_cov: bool = False, name: str = "") -> Marginals:
         """Means and variances `[N, P]` at inputs `[N, D]`, without mean function, and the divergence of q from the
         prior.
 
-        This is the path for training: both come from the same factorisations.
+        This is the path for training: both come from the same factorisations. With `full_output_cov`, covariances of
+        the outputs, `[N, P, P]`, take the place of variances.
         """
         mean, variance, kl = marginals(X, *self._features, self.q, whiten=self.whiten, name=name)
-        return Marginals(*self._mix(mean, variance, full_cov=False, full_output_cov=False), kl)
+        return Marginals(*self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov), kl)
 
     def prior_kl(self) -> tf.Tensor:
         """Divergence of q from the prior, a scalar."""

@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--size", type=int, default=64, help="M = K")
     parser.add_argument("--depth", type=int, default=1, help="number of GP layers")
-    parser.add_argument("--learning-rate", type=float, default=1e-2)
+    parser.add_argument("--learning-rate", type=float, default=3e-2, help="of Adam, in all methods")
     parser.add_argument("--batch-size", type=int, default=256)
     arguments = parser.parse_args()
     print(describe_machine(), f"learning rate {arguments.learning_rate}, M = K = {arguments.size}", sep="; ")

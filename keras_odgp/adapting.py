@@ -146,7 +146,8 @@ def _data_per_example(layers: list[OrthogonalGP], inputs: np.ndarray, targets: A
     shape = list(targets.shape)
     if len(shape) == len(lead) + 1:
         return int(np.prod(shape[1:-1]))
-    lacks_units = shape[1:] == lead[1:] and (units == 1 or not has_moments)  # without moments: labels of classes
+    is_label = not has_moments or shape[-1:] != [units] or np.asarray(targets).dtype.kind in "iu"
+    lacks_units = shape[1:] == lead[1:] and (units == 1 or is_label)
     return int(np.prod(lead[1:])) if lacks_units else 1
 
 

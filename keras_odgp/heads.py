@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import keras
@@ -22,11 +23,11 @@ SMALLEST_PRECISION = 1e-8  # of a Gaussian in place of a likelihood that is flat
 
 
 def call_recording(
-    model: keras.Model, inputs: Any, *, skipped: Collection[OrthogonalGP] = ()
+    model: keras.Model, inputs: Any, answers: Mapping[OrthogonalGP, float] = MappingProxyType({})
 ) -> tuple[list[tf.Tensor], dict[OrthogonalGP, tf.Tensor]]:
     """Outputs of a model, and what reaches each of its GP layers, in the order in which it does.
 
-    Layers that are skipped pass on zeros, which spares their work where only other columns of the output count.
+    Layers that have an answer pass on that number everywhere, which spares their work.
     """
     reached: dict[OrthogonalGP, tf.Tensor] = {}
 
@@ -35,14 +36,25 @@ def call_recording(
             reached[layer] = layer_inputs
 
     def answer(layer: OrthogonalGP, layer_inputs: tf.Tensor) -> tf.Tensor | None:
-        if layer not in skipped:
+        if layer not in answers:
             return None
         columns = layer.compute_output_shape(layer_inputs.shape)[len(layer_inputs.shape) - 1 :]
-        return tf.zeros(tf.concat([tf.shape(layer_inputs)[:-1], columns], axis=0), layer.compute_dtype)
+        shape = tf.concat([tf.shape(layer_inputs)[:-1], columns], axis=0)
+        return tf.fill(shape, tf.constant(answers[layer], layer.compute_dtype))
 
-    with recording.visiting(visitor), recording.substituting(answer) if skipped else contextlib.nullcontext():
+    with recording.visiting(visitor), recording.substituting(answer) if answers else contextlib.nullcontext():
         outputs = model(inputs, training=False)
     return keras.tree.flatten(outputs), reached
+
+
+def noise_stands_apart(model: keras.Model, few: Any, head: OrthogonalGP, index: int) -> bool:
+    """Whether the columns after the moments of an output do not depend on the layer that the moments are of."""
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, OrthogonalGP)]
+    columns = [
+        call_recording(model, few, {layer: value * (layer is head) for layer in layers})[0][index][..., 2:]
+        for value in (0.0, 1.0)
+    ]
+    return bool(tf.reduce_all(columns[0] == columns[1]))
 
 
 def find_heads(model: keras.Model, few: Any, num_columns: int) -> dict[OrthogonalGP, int]:

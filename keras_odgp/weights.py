@@ -46,8 +46,8 @@ class AdoptingLayer(keras.layers.Layer):
         frozen = self._frozen
         if self._module is not None:
             parameters = gpflow.utilities.parameter_dict(self._module)
-            frozen = sorted(path for path, parameter in parameters.items() if not parameter.trainable)
-        return {**super().get_config(), "frozen": frozen}
+            frozen = sorted(path for path, parameter in parameters.items() if not _is_trainable(parameter))
+        return super().get_config() if frozen is None else {**super().get_config(), "frozen": frozen}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -73,11 +73,16 @@ class AdoptedVariable(keras.Variable):
 
     @property
     def trainable(self) -> bool:
-        return self._trainable and (self._parameter is None or self._parameter.trainable)
+        return self._trainable and (self._parameter is None or _is_trainable(self._parameter))
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
         self._trainable = bool(value)
+
+
+def _is_trainable(parameter: gpflow.Parameter) -> bool:
+    # Of a variable with copies on several devices, GPflow sets the flag itself, but reads that of the first copy.
+    return bool(parameter.trainable and getattr(parameter.unconstrained_variable, "_trainable", True))
 
 
 def _components(path: str) -> list[str]:

@@ -260,6 +260,7 @@ def test_sequences_have_a_datum_at_each_step():
         ([lambda: unknown(2), lambda: keras.layers.Dense(3, "softmax")], (8, 5)),  # labels
         ([lambda: unknown(2), lambda: keras.layers.Dense(3, "softmax")], (8, 5, 3)),
         ([lambda: unknown(2, return_moments=True)], (8, 5, 2)),  # for a loss of one's own
+        ([lambda: unknown(2, return_moments=True)], (8, 5)),  # labels
         ([lambda: unknown(2, return_moments=True)], None),
         ([lambda: unknown(1)], None),
     ],

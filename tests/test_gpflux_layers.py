@@ -404,6 +404,8 @@ def test_conversions_refuse_by_name(rng, x):
     for options in ({"full_cov": True}, {"full_output_cov": True}, {"num_samples": 3}):
         with pytest.raises(ValueError, match=f"without `{next(iter(options))}`"):
             from_gpflux(make_layer(rng, **options))
+    with pytest.raises(ValueError, match="Linear mean function with 2 outputs. Got one with A of shape .1, 1."):
+        from_gpflux(make_layer(rng, mean_function=Linear()))
     with pytest.raises(ValueError, match="Got: Constant"):
         from_gpflux(make_layer(rng, mean_function=Constant()))
     half = Linear(np.ones((2, 2)), np.ones(2))

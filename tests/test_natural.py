@@ -348,3 +348,64 @@ def test_closed_form_moves_gaussian_heads_only_each_to_its_own_targets():
     assert first > 2.0
     assert second < -2.0
     assert third == 0.0
+
+
+def two_fidelities():
+    """The mean of one head is an input of another."""
+    inputs = keras.Input((2,), dtype="float64")
+    first, second = gp(), gp(name="second")
+    moments = first(inputs)
+    joined = keras.layers.Concatenate(dtype="float64")([inputs, moments[..., 0]])
+    return keras.Model(inputs, [GaussianLikelihood()(moments), GaussianLikelihood()(second(joined))])
+
+
+def noise_of_the_mean():
+    """The noise is computed from the moments."""
+    inputs = keras.Input((2,), dtype="float64")
+    moments = gp()(inputs)
+    noise = keras.ops.exp(moments[..., :1])
+    return keras.Model(inputs, keras.layers.Concatenate(dtype="float64")([moments, noise]))
+
+
+def plain():
+    return keras.Sequential([keras.Input((2,), dtype="float64"), gp(), GaussianLikelihood()])
+
+
+@pytest.mark.parametrize("build, spared", [(two_fidelities, 0), (noise_of_the_mean, 0), (plain, 1)])
+@pytest.mark.usefixtures("eagerly")
+def test_moments_are_spared_only_where_nothing_depends_on_them(build, spared):
+    model = build()
+    model.compile(keras.optimizers.Adam(0.0), VariationalLoss("gaussian"))
+    y = [Y[:, :1]] * len(model.outputs)
+    update = ClosedFormUpdate(X, y if len(y) > 1 else y[0])
+    update.set_model(model)
+    update.on_train_begin()
+    assert len(update._answers) == spared
+    update.on_train_end()
+
+
+@pytest.mark.parametrize("names, message", [(["q_mu"], "frozen in part"), (["q_mu", "q_sqrt"], "whose q is trainable")])
+def test_frozen_q_is_not_moved(names, message):
+    layer = gp(num_orthogonal=0)
+    model = make(layer, GaussianLikelihood())
+    for name in names:
+        gpflow.set_trainable(getattr(layer.posterior, name), False)
+    with pytest.raises(ValueError, match=message):
+        fit(model, X, Y[:, :1], ClosedFormUpdate(X, Y[:, :1]))
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_optimum_of_a_loss_with_less_divergence():
+    y = Y[:, :1]
+    layer = gp()
+    model = make(layer, GaussianLikelihood())
+    layer.kl_weight.assign(0.2)
+    fit(model, X, y, ClosedFormUpdate(X, y))
+    weights = [weight.value for weight in layer.adopted_weights if "q_" in weight.path]
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x=X, y=y, y_pred=model(X))
+    assert len(weights) == 4
+    for gradient in tape.gradient(loss, weights):
+        np.testing.assert_allclose(
+            np.tril(gradient) if gradient.shape.rank == 3 else gradient, 0.0, atol=1e-5
+        )  # float32

@@ -351,10 +351,12 @@ def test_repeated_examples_are_samples():
     assert_equal(moments(many), moments(plain), rtol=0.02, atol=0.02)  # errors of Monte Carlo
 
 
-def test_generated_sequences_are_no_samples():
+@pytest.mark.parametrize("before", [(), (2,)], ids=["without", "with a GP before"])
+def test_generated_sequences_are_no_samples(before):
     """A decoder repeats the code too, but its steps are data of their own."""
     model = make(
         keras.layers.RepeatVector(3),
+        *(gp(units, initial_scale=0.5) for units in before),
         keras.layers.SimpleRNN(2, return_sequences=True, dtype="float64"),
         gp(1, return_moments=True),
         GaussianLikelihood(),

@@ -159,6 +159,8 @@ def _from_mean_function(mean: MeanFunction, units: int) -> tuple[Any, list[np.nd
     if type(mean) is not Linear:
         raise ValueError(f"Expected a mean function among Zero, Identity and Linear. Got: {type(mean).__name__}.")
     A, b = np.asarray(mean.A), np.broadcast_to(np.asarray(mean.b), [units])
+    if A.shape[1] != units:
+        raise ValueError(f"Expected a Linear mean function with {units} outputs. Got one with A of shape {A.shape}.")
     if not (mean.b.trainable or b.any()):  # there is no bias
         if not mean.A.trainable:
             return "linear", [A]

@@ -13,6 +13,8 @@ from keras_odgp.orthogonal.marginals import whiten_q
 from keras_odgp.orthogonal.optimal import Statistics
 from keras_odgp.orthogonal.posterior import OrthogonalPosterior
 
+SMALLEST_KL_WEIGHT = 1e-3
+
 
 class Head:
     """A last GP layer during training: the sums that make its q, and running sums over batches.
@@ -38,7 +40,9 @@ class Head:
             factors = layer.posterior.prior_factors()
         sites = self._sites(y, output)
         count = self._count.assign(decay * self._count + sites.num_data)
-        scale = tf.cast(layer.num_data, count.dtype) / count
+        # The less the divergence counts, the more do the data: with a KL warm-up q is the optimum of the warmed loss.
+        kl_weight = tf.maximum(tf.cast(tf.convert_to_tensor(layer.kl_weight), count.dtype), SMALLEST_KL_WEIGHT)
+        scale = tf.cast(layer.num_data, count.dtype) / (kl_weight * count)
         batch = site_statistics(layer, factors, inputs, sites)
         for present, running, new in zip(self._present, self._running, batch):
             total = running.assign(decay * running + new)

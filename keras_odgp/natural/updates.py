@@ -24,7 +24,7 @@ import keras
 import tensorflow as tf
 
 from keras_odgp.checks import check_count
-from keras_odgp.heads import call_recording, find_heads, flatten_targets, gaussian_heads
+from keras_odgp.heads import call_recording, find_heads, flatten_targets, gaussian_heads, noise_stands_apart
 from keras_odgp.layers import OrthogonalGP
 from keras_odgp.likelihoods import OutputLikelihood
 from keras_odgp.losses import VariationalLoss
@@ -36,8 +36,6 @@ LARGEST_WINDOW = 20_000  # of running sums, in data: that older ones are out of 
 
 class _LastLayerUpdate(keras.callbacks.Callback):
     """Updates q of the last GP layer from batches of its own, and keeps the optimiser away from it."""
-
-    _needs_no_moments = False
 
     def __init__(self, x: Any, y: Any, batch_size: int | None, every: int, seed: int | None) -> None:
         super().__init__()
@@ -53,12 +51,13 @@ class _LastLayerUpdate(keras.callbacks.Callback):
         self._iterator = iter(self._batches.endless)
         few = keras.tree.map_structure(lambda part: part[:8], inputs_and_targets(next(iter(self._batches.endless)))[0])
         heads, likelihood = self._find_heads(few)
-        self._heads = [Head(layer, index, likelihood) for layer, index in heads.items() if layer.trainable]
+        self._heads = [Head(layer, index, likelihood) for layer, index in heads.items() if _has_trainable_q(layer)]
         if not self._heads:
             raise ValueError(
-                "Expected a trainable `OrthogonalGP` layer with `return_moments=True` whose moments reach an output, "
-                f"and whose kernel does not mix latent functions. Got none in {self.model.name!r}."
+                "Expected an `OrthogonalGP` layer with `return_moments=True` whose q is trainable, whose moments reach "
+                f"an output, and whose kernel does not mix latent functions. Got none in {self.model.name!r}."
             )
+        self._answers = self._spare(few)
         for head in self._heads:
             if head.layer.num_data is None:
                 raise ValueError(
@@ -85,6 +84,10 @@ class _LastLayerUpdate(keras.callbacks.Callback):
         """Layers and the outputs that they reach, and their likelihood; None for the closed form."""
         raise NotImplementedError
 
+    def _spare(self, few: Any) -> dict[OrthogonalGP, float]:
+        """Layers whose moments an update does not need, with what they pass on instead."""
+        return {}
+
     def _rate(self, update: int) -> float:
         """By how much an update moves q towards its optimum, from 0 to 1."""
         raise NotImplementedError
@@ -95,9 +98,7 @@ class _LastLayerUpdate(keras.callbacks.Callback):
 
     def _update(self, iterator: Any, decay: tf.Tensor, rate: tf.Tensor) -> None:
         inputs, targets = inputs_and_targets(iterator.get_next())
-        # The closed form needs nothing of the moments, only the noise beside them.
-        skipped = [head.layer for head in self._heads] if self._needs_no_moments else []
-        outputs, reached = call_recording(self.model, inputs, skipped=skipped)
+        outputs, reached = call_recording(self.model, inputs, self._answers)
         targets = flatten_targets(self.model, targets)
         for head in self._heads:
             head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=decay, rate=rate)
@@ -112,11 +113,7 @@ class _LastLayerUpdate(keras.callbacks.Callback):
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         for head in self._heads:
-            posterior = head.layer.posterior
-            q = (posterior.q_mu, posterior.q_sqrt, posterior.orthogonal_q_mu, posterior.orthogonal_q_sqrt)
-            storage = {id(parameter.unconstrained_variable) for parameter in q if parameter is not None}
-            variables = [variable for variable in head.layer.adopted_weights if id(variable._value) in storage]
-            self._taken_out += [variable for variable in variables if variable.trainable]
+            self._taken_out += _q_weights(head.layer)
         for variable in self._taken_out:
             variable.trainable = False
         self.model.make_train_function(force=True)  # an earlier one would go on to train q
@@ -127,6 +124,22 @@ class _LastLayerUpdate(keras.callbacks.Callback):
         for variable in self._taken_out:
             variable.trainable = True
         self._taken_out = []
+
+
+def _q_weights(layer: OrthogonalGP) -> list[keras.Variable]:
+    posterior = layer.posterior
+    q = (posterior.q_mu, posterior.q_sqrt, posterior.orthogonal_q_mu, posterior.orthogonal_q_sqrt)
+    storage = {id(parameter.unconstrained_variable) for parameter in q if parameter is not None}
+    return [variable for variable in layer.adopted_weights if id(variable._value) in storage]
+
+
+def _has_trainable_q(layer: OrthogonalGP) -> bool:
+    trainable = {variable.trainable for variable in _q_weights(layer)}
+    if len(trainable) > 1:
+        raise ValueError(
+            f"Expected q of layer {layer.name!r} to be trainable as a whole, or frozen. Got one that is frozen in part."
+        )
+    return trainable == {True}
 
 
 class ClosedFormUpdate(_LastLayerUpdate):
@@ -144,8 +157,8 @@ class ClosedFormUpdate(_LastLayerUpdate):
         y: Targets, as given to `fit`. Weights of examples are not used.
         damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 1 where
             the sums are exact, because a batch has all data and no hidden GP layer draws samples, otherwise to 0.5.
-        every: Number of training steps from one update to the next. Defaults to 1: q that lags behind holds back what
-            the optimiser trains.
+        every: Number of training steps (of executions, if the model was compiled with `steps_per_execution`) from one
+            update to the next. Defaults to 1: q that lags behind holds back what the optimiser trains.
         decay: Factor by which the weight of earlier batches shrinks at an update, from 0 up to but not including 1.
             Defaults to a window over all data, or over 20,000 of more (so to 0 where a batch has all of them), or to
             0.9 where the number of examples is not known.
@@ -167,8 +180,6 @@ class ClosedFormUpdate(_LastLayerUpdate):
     >>> history = model.fit(x, y, epochs=2, verbose=0, callbacks=[update])
     """
 
-    _needs_no_moments = True
-
     def __init__(
         self,
         x: Any,
@@ -188,10 +199,12 @@ class ClosedFormUpdate(_LastLayerUpdate):
         self.damping, self.decay = damping, decay
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self._num_updates and self._batches.once is not None:
-            self._finish(self._batches.once)
-        self._num_updates = 0  # nothing is left to do if this is called again
-        super().on_train_end(logs)
+        try:
+            if self._num_updates and self._batches.once is not None:
+                self._finish(self._batches.once)
+        finally:
+            self._num_updates = 0  # nothing is left to do if this is called again
+            super().on_train_end(logs)
 
     def _finish(self, batches: tf.data.Dataset) -> None:
         """One pass, in which q becomes the optimum of ever more data, at last of all."""
@@ -208,6 +221,12 @@ class ClosedFormUpdate(_LastLayerUpdate):
                 "layer with one at an output. For others use `keras_odgp.callbacks.NaturalGradient`."
             )
         return heads, None
+
+    def _spare(self, few: Any) -> dict[OrthogonalGP, float]:
+        # The closed form needs the noise only; but the moments of one layer may be inputs of another.
+        head = self._heads[0]
+        apart = len(self._heads) == 1 and noise_stands_apart(self.model, few, head.layer, head.index)
+        return {head.layer: 0.0} if apart else {}
 
     def _decay(self) -> float:
         if self.decay is not None:
@@ -238,8 +257,8 @@ class NaturalGradient(_LastLayerUpdate):
             with it. Defaults to 0.5.
         warmup: Number of updates until the step size is `gamma`. Defaults to 20.
         initial_gamma: Step size of the first update, if there is a warm-up. Defaults to 1e-4.
-        every: Number of training steps from one update to the next. Defaults to 1: q that lags behind holds back what
-            the optimiser trains.
+        every: Number of training steps (of executions, if the model was compiled with `steps_per_execution`) from one
+            update to the next. Defaults to 1: q that lags behind holds back what the optimiser trains.
         batch_size: Number of examples in a batch of the callback, for arrays. Defaults to all if there are at most
             8192, and otherwise to 2048.
         seed: Seed of the order of examples.

@@ -15,8 +15,8 @@ from keras_odgp.predictive.factors import ShapePass
 def repeats_examples(model: keras.Model, specs: Any, output_shape: tf.TensorShape) -> bool:
     """Whether the second axis of the output `[N, R, units, columns]` holds samples of one example.
 
-    It does if a `keras.layers.RepeatVector` makes it and the copies that reach the first GP layer are alike. They are
-    not in a model that generates a sequence from them: its recurrent layers make each step another.
+    It does if a `keras.layers.RepeatVector` makes it and the copies that reach GP layers are alike, but for samples.
+    They are not in a model that generates a sequence from them: its recurrent layers make each step another.
 
     Args:
         model: The model.
@@ -27,10 +27,17 @@ def repeats_examples(model: keras.Model, specs: Any, output_shape: tf.TensorShap
     if len(output_shape) != 4 or output_shape[1] not in sizes:
         return False
     reached: list[np.ndarray] = []
-    with recording.substituting(ShapePass()), recording.visiting(lambda _, inputs: reached.append(np.asarray(inputs))):
+    with recording.substituting(_ones), recording.visiting(lambda _, inputs: reached.append(np.asarray(inputs))):
         model(keras.tree.map_structure(_example, specs), training=False)
-    first = reached[0]
-    return first.ndim == 3 and first.shape[1] == output_shape[1] and bool((first == first[:, :1]).all())
+    is_copied = [array.ndim > 2 and array.shape[1] == output_shape[1] for array in reached]
+    return is_copied[0] and all(
+        bool((array == array[:, :1]).all()) for array, copied in zip(reached, is_copied) if copied
+    )
+
+
+def _ones(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
+    """The same for all, but not zero, of which a recurrent layer may make zeros at every step."""
+    return ShapePass()(layer, inputs) + 1.0
 
 
 def _example(spec: tf.TensorSpec) -> tf.Tensor:

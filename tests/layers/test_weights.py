@@ -6,6 +6,7 @@ import gpflow
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from layers import house
 
 from keras_odgp import kernels
@@ -188,3 +189,16 @@ def test_q_starts_at_the_prior(whiten):
     layer.adapt(np.random.default_rng(0).normal(size=(30, 3)))
     # Rounding of the solves with the factor that made q: 1e-16 times its condition.
     np.testing.assert_allclose(layer.posterior.prior_kl(), 0.0, atol=1e-8)
+
+
+def test_freezing_holds_for_variables_with_copies_on_devices():
+    layer = house.gp(2)
+    layer(X)
+    gpflow.set_trainable(layer.posterior.kernel.variance, False)
+    config = layer.get_config()
+    with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+        copy = OrthogonalGP.from_config(config)
+        copy.build((None, 3))
+        assert isinstance(copy.posterior.q_mu.unconstrained_variable, tf.distribute.DistributedValues)
+        assert copy.get_config()["frozen"] == config["frozen"] == [".kernel.variance"]
+        assert len(copy.trainable_weights) == len(layer.trainable_weights)

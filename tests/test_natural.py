@@ -293,7 +293,7 @@ def test_errors_of_models():
         fit(make(gp(), likelihood="bernoulli"), X, LABELS, ClosedFormUpdate(X, LABELS))
     dense = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Reshape((1, 2))])
     dense.compile("adam", VariationalLoss("bernoulli"))
-    with pytest.raises(ValueError, match="Expected a trainable `OrthogonalGP` layer .* Got none in"):
+    with pytest.raises(ValueError, match="Expected an `OrthogonalGP` layer .* Got none in"):
         fit(dense, X, LABELS, NaturalGradient(X, LABELS))
     frozen = gp()
     frozen.trainable = False

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import gpflow
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -72,7 +73,7 @@ def test_imports_point_one_way():
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_in_docstrings(module):
-    names = {"keras_odgp": keras_odgp, "np": np, "tf": tf, "gpflow": gpflow}
+    names = {"keras": keras, "keras_odgp": keras_odgp, "np": np, "tf": tf, "gpflow": gpflow}
     loaded = importlib.import_module(module)
     for test in doctest.DocTestFinder(exclude_empty=True).find(loaded, extraglobs=names):
         result = doctest.DocTestRunner().run(test)

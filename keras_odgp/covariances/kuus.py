@@ -11,7 +11,7 @@ from gpflow.covariances import Kuu
 
 from keras_odgp.covariances.diagonal import DiagonalCovariance
 from keras_odgp.covariances.kufs import raise_needs_zonal
-from keras_odgp.covariances.kvus import Kvu
+from keras_odgp.covariances.sphere import covariance, place
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 
@@ -19,17 +19,16 @@ from keras_odgp.kernels import ZonalKernel
 @Kuu.register(ActivationFeatures, ZonalKernel)
 @check_shapes("return: [M, M]")
 def Kuu_activations(feature: ActivationFeatures, kernel: ZonalKernel, *, jitter: float = 0.0) -> tf.Tensor:
-    Kuu_exact = Kvu(feature, feature, kernel)
-    return Kuu_exact + jitter * tf.eye(feature.num_inducing, dtype=Kuu_exact.dtype)
+    (units,) = place(kernel, feature)
+    exact = covariance(units, units, kernel)
+    return exact + jitter * tf.eye(feature.num_inducing, dtype=exact.dtype)
 
 
 @Kuu.register(SphericalHarmonics, ZonalKernel)
 @check_shapes("return: [M, M]")
 def Kuu_harmonics(feature: SphericalHarmonics, kernel: ZonalKernel, *, jitter: float = 0.0) -> DiagonalCovariance:
-    feature.check_kernel(kernel)
-    log_coefficients = kernel.log_fourier_coefficients(feature.levels, feature.dimension)
-    inverse = tf.cast(tf.exp(-log_coefficients), kernel.variance.dtype) / kernel.variance
-    return DiagonalCovariance(tf.repeat(inverse, feature.num_harmonics_per_level) + jitter)
+    (harmonics,) = place(kernel, feature)
+    return DiagonalCovariance(covariance(harmonics, harmonics, kernel).diag + jitter)
 
 
 @Kuu.register((ActivationFeatures, SphericalHarmonics), gpflow.kernels.Kernel)

@@ -60,19 +60,26 @@ class ZonalKernel(gpflow.kernels.Kernel):
         return bool(self.weight_variances.shape.ndims > 0)
 
     @check_shapes("X: [batch..., N, D]", "return[0]: [batch..., N, d]", "return[1]: [batch..., N]")
-    def project(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Directions on the sphere and radial factors r^p of inputs (already sliced to the active columns)."""
+    def project(self, X: tf.Tensor, roots: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Directions on the sphere and radial factors r^p of inputs (already sliced to the active columns).
+
+        Who projects several arrays computes the `roots` once.
+        """
         if self.ard and X.shape[-1] not in (None, self.weight_variances.shape[0]):
             raise ValueError(
                 f"Expected inputs with {self.weight_variances.shape[0]} (active) columns, one for each of "
                 f"`weight_variances`. "
                 f"Got {X.shape[-1]} columns."
             )
-        weights = tf.broadcast_to(tf.sqrt(self.weight_variances), tf.shape(X)[-1:])
-        roots = tf.concat([weights, tf.sqrt(self.bias_variance)[None]], axis=0)
+        roots = self.roots(tf.shape(X)[-1]) if roots is None else roots
         augmented = tf.concat([X, tf.ones_like(X[..., :1])], axis=-1) * roots
         direction, radius = split_norms(augmented)
         return direction, self.radial_factor(radius)
+
+    def roots(self, num_inputs: int | tf.Tensor) -> tf.Tensor:
+        """Factors of the (active) inputs and of the bias, shape `[num_inputs + 1]`."""
+        weights = tf.broadcast_to(tf.sqrt(self.weight_variances), [num_inputs])
+        return tf.concat([weights, tf.sqrt(self.bias_variance)[None]], axis=0)
 
     def radial_factor(self, radius: tf.Tensor) -> tf.Tensor:
         """The power of norms that the kernel has."""
@@ -86,7 +93,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
     def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
         """Derivative of the shape function in t, finite on [-1, 1]."""
 
-    def _shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
+    def shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
         """The hyperparameters of the shape function, as tensors."""
         return ()
 
@@ -109,7 +116,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
             return self._shape(t, hyperparameters), gradient
 
         t = tf.convert_to_tensor(t, dtype=self.variance.dtype)
-        return evaluate(t, *self._shape_hyperparameters())
+        return evaluate(t, *self.shape_hyperparameters())
 
     @property
     @abstractmethod
@@ -120,9 +127,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
     def K(self, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
         direction, radial = self.project(X)
         if X2 is None:
-            cosines = tf.matmul(direction, direction, transpose_b=True)
-            # Exact on the diagonal: rounding of t there would be magnified by the square root in the chord.
-            cosines = tf.linalg.set_diag(cosines, tf.ones_like(radial))
+            cosines = inner_cosines(direction)
             return self.variance * radial[..., :, None] * radial[..., None, :] * self.shape_function(cosines)
         direction2, radial2 = self.project(X2)
         cosines = outer_cosines(direction, direction2)  # [batch..., N, batch2..., N2]
@@ -182,6 +187,15 @@ def positive_parameter(name: str, value: Any, max_rank: int = 0) -> gpflow.Param
         )
         raise ValueError(f"Expected `{name}` to be {kind}. Got: {value!r}.")
     return gpflow.Parameter(value, transform=gpflow.utilities.positive())
+
+
+def inner_cosines(directions: tf.Tensor) -> tf.Tensor:
+    """Inner products of unit vectors `[..., N, d]` among themselves: shape `[..., N, N]`.
+
+    Exact on the diagonal: rounding there would be magnified by the square root in the chord.
+    """
+    cosines = tf.matmul(directions, directions, transpose_b=True)
+    return tf.linalg.set_diag(cosines, tf.ones_like(directions[..., 0]))
 
 
 def outer_cosines(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

@@ -53,7 +53,9 @@ class ChordalKernel(ZonalKernel):
     def shape_at_one(self) -> float:
         return 1.0
 
-    def _shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
+    num_shape_hyperparameters = 1
+
+    def shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
         return (tf.convert_to_tensor(self.lengthscale),)
 
     def _hyperparameter_gradients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import gpflow
@@ -68,11 +69,14 @@ class ZonalKernel(gpflow.kernels.Kernel):
                 f"`weight_variances`. "
                 f"Got {X.shape[-1]} columns."
             )
-        weights = tf.broadcast_to(tf.sqrt(self.weight_variances), tf.shape(X)[-1:])
-        roots = tf.concat([weights, tf.sqrt(self.bias_variance)[None]], axis=0)
-        augmented = tf.concat([X, tf.ones_like(X[..., :1])], axis=-1) * roots
+        augmented = tf.concat([X, tf.ones_like(X[..., :1])], axis=-1) * self.roots(tf.shape(X)[-1])
         direction, radius = split_norms(augmented)
         return direction, self.radial_factor(radius)
+
+    def roots(self, num_inputs: int | tf.Tensor) -> tf.Tensor:
+        """Factors of the (active) inputs and of the bias, shape `[num_inputs + 1]`."""
+        weights = tf.broadcast_to(tf.sqrt(self.weight_variances), [num_inputs])
+        return tf.concat([weights, tf.sqrt(self.bias_variance)[None]], axis=0)
 
     def radial_factor(self, radius: tf.Tensor) -> tf.Tensor:
         """The power of norms that the kernel has."""
@@ -86,7 +90,9 @@ class ZonalKernel(gpflow.kernels.Kernel):
     def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
         """Derivative of the shape function in t, finite on [-1, 1]."""
 
-    def _shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
+    num_shape_hyperparameters = 0
+
+    def shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
         """The hyperparameters of the shape function, as tensors."""
         return ()
 
@@ -97,8 +103,11 @@ class ZonalKernel(gpflow.kernels.Kernel):
         del weighted_derivative, t, hyperparameters
         return ()
 
-    def shape_function(self, t: tf.Tensor) -> tf.Tensor:
-        """The shape function at cosines t in [-1, 1], of any shape; differentiable on the whole closed interval."""
+    def shape_function(self, t: tf.Tensor, hyperparameters: Sequence[tf.Tensor] | None = None) -> tf.Tensor:
+        """The shape function at cosines t in [-1, 1], of any shape; differentiable on the whole closed interval.
+
+        Its hyperparameters may be given as tensors, which spares their constraints.
+        """
 
         @tf.custom_gradient
         def evaluate(t: tf.Tensor, *hyperparameters: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -109,7 +118,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
             return self._shape(t, hyperparameters), gradient
 
         t = tf.convert_to_tensor(t, dtype=self.variance.dtype)
-        return evaluate(t, *self._shape_hyperparameters())
+        return evaluate(t, *(self.shape_hyperparameters() if hyperparameters is None else hyperparameters))
 
     @property
     @abstractmethod

@@ -223,7 +223,7 @@ def _over_kernel(
     with np.errstate(divide="ignore"):
         log_sizes = np.log(np.abs(products))
     log_coefficients = kernel.log_fourier_coefficients(levels, dimension)
-    if not kernel.shape_hyperparameters():  # constants need no gradient
+    if not kernel.num_shape_hyperparameters:  # constants need no gradient
         return np.sign(products) * np.exp(log_sizes - tf.get_static_value(log_coefficients))
     return np.sign(products) * tf.exp(log_sizes - log_coefficients)
 

@@ -2,13 +2,13 @@ r"""GPflow's stationary kernels between points, with a gradient of few operation
 
 With inputs divided by the lengthscales, a kernel is $K = \sigma^2 k(r^2)$. Both $K$ and its derivative in $r^2$ come
 out of the same exponential, and $r^2$ is one matrix product,
-$[-2x, \lVert x\rVert^2, 1]\,[z, 1, \lVert z\rVert^2]^\top$. So the gradient is one elementwise product and two thin
+$[x, \lVert x\rVert^2, 1]\,[-2z, 1, \lVert z\rVert^2]^\top$. So the gradient is one elementwise product and two thin
 matrix products, where autodiff goes back through every step. The values are GPflow's to rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -83,7 +83,7 @@ def evaluate(kernel: kernels.Kernel, X: Any, X2: Any = None) -> tf.Tensor:
     points = [tf.convert_to_tensor(inputs) for inputs in (X, X2) if inputs is not None]
     if profile is None or any(inputs.shape.rank != 2 for inputs in points):
         return kernel(X, X2)
-    scale = tf.convert_to_tensor(kernel.lengthscales) * profile.scale**-0.5
+    scale = _scale(kernel)
     left, *right = [kernel.slice(inputs, None)[0] / scale for inputs in points]
     variance = tf.reshape(tf.convert_to_tensor(kernel.variance), [])
     return _covariance(profile, variance, left, right[0] if right else None)
@@ -110,10 +110,42 @@ def _covariance(profile: _Profile, variance: tf.Tensor, X: tf.Tensor, X2: tf.Ten
 
         return K, gradient
 
-    def norms(points: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
+    return run(variance, _left(X), _right(X if X2 is None else X2))
 
-    second = X if X2 is None else X2
-    left = tf.concat([-2.0 * X, norms(X), tf.ones_like(X[:, :1])], axis=-1)
-    right = tf.concat([second, tf.ones_like(second[:, :1]), norms(second)], axis=-1)
-    return run(variance, left, right)
+
+def _left(points: tf.Tensor) -> tf.Tensor:
+    norms = _squared_norms(points)
+    return tf.concat([points, norms, tf.ones_like(norms)], axis=-1)
+
+
+def _right(points: tf.Tensor) -> tf.Tensor:
+    norms = _squared_norms(points)
+    return tf.concat([-2.0 * points, tf.ones_like(norms), norms], axis=-1)
+
+
+def _squared_norms(points: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
+
+
+def is_known(kernel: kernels.Kernel) -> bool:
+    """Whether it is one of the kernels listed above."""
+    return type(kernel) in _PROFILES
+
+
+def _scale(kernel: kernels.Kernel) -> tf.Tensor:
+    return tf.convert_to_tensor(kernel.lengthscales) * _PROFILES[type(kernel)].scale ** -0.5
+
+
+def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What `evaluate_prepared` needs of a known kernel and of points `[M, D]`: all but the variance."""
+    scale = _scale(kernel)
+    return scale, _right(kernel.slice(Z, None)[0] / scale)
+
+
+def evaluate_prepared(
+    kernel: kernels.Kernel, prepared: Sequence[tf.Tensor], variance: tf.Tensor, X: tf.Tensor
+) -> tf.Tensor:
+    """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
+    scale, right = prepared
+    square = tf.matmul(_left(kernel.slice(X, None)[0] / scale), right, transpose_b=True)
+    return _PROFILES[type(kernel)].evaluate(variance, square)[0]

@@ -53,6 +53,8 @@ class ChordalKernel(ZonalKernel):
     def shape_at_one(self) -> float:
         return 1.0
 
+    num_shape_hyperparameters = 1
+
     def shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
         return (tf.convert_to_tensor(self.lengthscale),)
 

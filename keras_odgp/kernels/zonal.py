@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import gpflow
@@ -93,6 +94,8 @@ class ZonalKernel(gpflow.kernels.Kernel):
     def _shape_derivative(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
         """Derivative of the shape function in t, finite on [-1, 1]."""
 
+    num_shape_hyperparameters = 0
+
     def shape_hyperparameters(self) -> tuple[tf.Tensor, ...]:
         """The hyperparameters of the shape function, as tensors."""
         return ()
@@ -104,8 +107,11 @@ class ZonalKernel(gpflow.kernels.Kernel):
         del weighted_derivative, t, hyperparameters
         return ()
 
-    def shape_function(self, t: tf.Tensor) -> tf.Tensor:
-        """The shape function at cosines t in [-1, 1], of any shape; differentiable on the whole closed interval."""
+    def shape_function(self, t: tf.Tensor, hyperparameters: Sequence[tf.Tensor] | None = None) -> tf.Tensor:
+        """The shape function at cosines t in [-1, 1], of any shape; differentiable on the whole closed interval.
+
+        Its hyperparameters may be given as tensors, which spares their constraints.
+        """
 
         @tf.custom_gradient
         def evaluate(t: tf.Tensor, *hyperparameters: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -116,7 +122,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
             return self._shape(t, hyperparameters), gradient
 
         t = tf.convert_to_tensor(t, dtype=self.variance.dtype)
-        return evaluate(t, *self.shape_hyperparameters())
+        return evaluate(t, *(self.shape_hyperparameters() if hyperparameters is None else hyperparameters))
 
     @property
     @abstractmethod

@@ -11,7 +11,8 @@ from gpflow.inducing_variables import InducingVariables
 from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
-from keras_odgp.covariances import DiagonalCovariance
+from keras_odgp.covariances.prepared import feature_map
+from keras_odgp.orthogonal.cached import Cache, precompute, predict_covariances, predict_marginals
 from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
 from keras_odgp.orthogonal.gram import cross, gram, latents, mixing, num_features
 from keras_odgp.orthogonal.marginals import Marginals, marginals, whiten_q
@@ -22,7 +23,6 @@ from keras_odgp.orthogonal.prediction import (
     VarianceTerms,
     factorise,
     factorise_prior,
-    predict,
     variance_terms,
 )
 from keras_odgp.orthogonal.variational import (
@@ -90,10 +90,10 @@ class OrthogonalPosterior(AbstractPosterior):
             orthogonal_q = (orthogonal_q_mu, orthogonal_q_sqrt)
             check_shapes_of(orthogonal_q, orthogonal_inducing_variable, num_outputs=num_latents, prefix="orthogonal_")
         check_orthogonal_features(kernel, inducing_variable, orthogonal_inducing_variable)
-        num_kernels = len(latents(kernel, inducing_variable, orthogonal_inducing_variable))
-        if num_kernels not in (1, num_latents):
+        processes = latents(kernel, inducing_variable, orthogonal_inducing_variable)
+        if len(processes) not in (1, num_latents):
             raise ValueError(
-                f"Expected q for {num_kernels} latent processes, one for each kernel. Got q for {num_latents}."
+                f"Expected q for {len(processes)} latent processes, one for each kernel. Got q for {num_latents}."
             )
         self.inducing_variable = inducing_variable
         self.orthogonal_inducing_variable = orthogonal_inducing_variable
@@ -101,7 +101,11 @@ class OrthogonalPosterior(AbstractPosterior):
         self.orthogonal_q_mu, self.orthogonal_q_sqrt = orthogonal_q_mu, orthogonal_q_sqrt
         self.whiten = whiten
         self.orthogonal_covariance = orthogonal_covariance
-        self._layout: list[tuple[str, bool]] = []
+        self._maps = [
+            feature_map(latent_kernel, [features for features in sets if features is not None])
+            for latent_kernel, *sets in processes
+        ]
+        self._layout: Cache | None = None
         if precompute_cache is not None:
             self.update_cache(PrecomputeCacheType(precompute_cache))
 
@@ -164,20 +168,16 @@ class OrthogonalPosterior(AbstractPosterior):
         return variance_terms(self.factors(), cross(*self._features, tf.convert_to_tensor(X)))
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
-        present = {name: value for name, value in self.factors()._asdict().items() if value is not None}
-        self._layout = [(name, isinstance(value, DiagonalCovariance)) for name, value in present.items()]
-        tensors = [value.diag if isinstance(value, DiagonalCovariance) else value for value in present.values()]
-        return tuple(PrecomputedValue(tensor, (False,) * len(tensor.shape)) for tensor in tensors)
+        cache = precompute(self._maps, self.factors())
+        self._layout = tf.nest.map_structure(lambda _: None, cache)
+        return tuple(PrecomputedValue(part, (False,) * len(part.shape)) for part in tf.nest.flatten(cache))
 
     @inherit_check_shapes
     def _conditional_with_precompute(
         self, cache: tuple[tf.Tensor, ...], Xnew: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        entries = {
-            name: DiagonalCovariance(tensor) if diagonal else tf.convert_to_tensor(tensor)
-            for (name, diagonal), tensor in zip(self._layout, cache)
-        }
-        return self._predict(Factors(**entries), Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
+        filled = tf.nest.pack_sequence_as(self._layout, [tf.convert_to_tensor(part) for part in cache])
+        return self._predict(filled, Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -185,23 +185,26 @@ class OrthogonalPosterior(AbstractPosterior):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         if full_cov:
-            return self._predict(self.factors(), Xnew, full_cov=True, full_output_cov=full_output_cov)
-        flat = tf.reshape(Xnew, [-1, Xnew.shape[-1]])  # only marginals are needed: leading axes are more points
-        mean, variance, _ = marginals(flat, *self._features, self.q, whiten=self.whiten)
-        shape = tf.concat([tf.shape(Xnew)[:-1], [mean.shape[-1]]], axis=0)
-        mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
+            cache = precompute(self._maps, self.factors())
+            return self._predict(cache, Xnew, full_cov=True, full_output_cov=full_output_cov)
+        mean, variance, _ = marginals(_rows(Xnew), *self._features, self.q, whiten=self.whiten)
+        mean, variance = _unfold(mean, Xnew), _unfold(variance, Xnew)
         return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
 
     def _predict(
-        self, F: Factors, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool
+        self, cache: Cache, Xnew: tf.Tensor, *, full_cov: bool, full_output_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
+        if not full_cov:
+            mean, variance = (_unfold(part, Xnew) for part in predict_marginals(cache, self._maps, _rows(Xnew)))
+            return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
         batch = tf.shape(Xnew)[:-2]
         flat = tf.reshape(Xnew, tf.concat([[-1], tf.shape(Xnew)[-2:]], axis=0))
         flat = tf.ensure_shape(flat, [None, None, Xnew.shape[-1]])
-        results = predict(F, flat, *self._features, full_cov=full_cov)
+        prior = tf.stack([latent_kernel(flat) for latent_kernel, *_ in latents(*self._features)])
+        results = predict_covariances(cache, self._maps, flat, prior)
         mean, covariance = (tf.reshape(part, tf.concat([batch, tf.shape(part)[1:]], axis=0)) for part in results)
-        return self._mix(mean, covariance, full_cov=full_cov, full_output_cov=full_output_cov)
+        return self._mix(mean, covariance, full_cov=True, full_output_cov=full_output_cov)
 
     def _mix(
         self, mean: tf.Tensor, covariance: tf.Tensor, *, full_cov: bool, full_output_cov: bool
@@ -226,6 +229,18 @@ class OrthogonalPosterior(AbstractPosterior):
         if W is None:
             return mean, covariance
         return mean, tf.einsum("...lnm,pl->...pnm" if full_cov else "...nl,pl->...np", covariance, tf.square(W))
+
+
+def _rows(X: tf.Tensor) -> tf.Tensor:
+    """Inputs `[..., N, D]` as rows: where only marginals are needed, leading axes are more points."""
+    return X if len(X.shape) == 2 else tf.reshape(X, [-1, X.shape[-1]])
+
+
+def _unfold(moments: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+    """Moments `[rows, P]` in the shape of the inputs that were made rows."""
+    if len(X.shape) == 2:
+        return moments
+    return tf.reshape(moments, tf.concat([tf.shape(X)[:-1], [moments.shape[-1]]], axis=0))
 
 
 def _check_orthogonal_q(mu: Any, sqrt: Any, covariance: str) -> None:

@@ -1,16 +1,14 @@
-"""The prediction path: factors computed once, then means and (co)variances at any inputs without a factorisation."""
+"""Factors of a posterior: all that the whitened covariances and the mean need of its parameters."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import tensorflow as tf
-from gpflow.inducing_variables import InducingVariables
-from gpflow.kernels import Kernel
 
 from keras_odgp.covariances import DiagonalCovariance
-from keras_odgp.orthogonal.gram import Covariance, Cross, Gram, cross, latents
-from keras_odgp.orthogonal.marginals import apply, root, schur, solve_means, weigh
+from keras_odgp.orthogonal.gram import Covariance, Cross, Gram
+from keras_odgp.orthogonal.marginals import apply, root, schur, solve_means
 from keras_odgp.orthogonal.variational import Variational
 
 
@@ -36,6 +34,16 @@ class Factors(NamedTuple):
     Lv: Covariance | None = None
     orthogonal_sqrt: tf.Tensor | None = None
     orthogonal_alpha: tf.Tensor | None = None
+
+    def cast(self, dtype: tf.DType) -> Factors:
+        """The same in another dtype."""
+
+        def convert(part: Covariance | None) -> Covariance | None:
+            if isinstance(part, DiagonalCovariance):
+                return DiagonalCovariance(tf.cast(part.diag, dtype))
+            return None if part is None else tf.cast(part, dtype)
+
+        return Factors(*map(convert, self))
 
 
 class PriorFactors(NamedTuple):
@@ -115,45 +123,6 @@ def variance_terms(F: Factors, C: Cross) -> VarianceTerms:
     orthogonal_explained, orthogonal_uncertainty = (zero, zero) if E is None else pair(E, F.orthogonal_sqrt)
     terms = (C.kff, -explained, uncertainty, -orthogonal_explained, orthogonal_uncertainty)
     return VarianceTerms(*(tf.transpose(tf.broadcast_to(t, [num_latents, tf.shape(C.kff)[-1]])) for t in terms))
-
-
-def predict(
-    F: Factors,
-    X: tf.Tensor,
-    kernel: Kernel,
-    base: InducingVariables,
-    orthogonal: InducingVariables | None,
-    *,
-    full_cov: bool,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Means `[S, N, L]` and variances `[S, N, L]`, or covariances `[S, L, N, N]`, of latent functions at inputs `[S,
-    N, D]`.
-    """
-    shape = tf.shape(X)
-    C = cross(kernel, base, orthogonal, tf.reshape(X, [-1, X.shape[-1]]))
-    mean = weigh(C.Kuf, F.alpha)
-    if C.Kvf is not None:
-        mean += weigh(C.Kvf, F.orthogonal_alpha)
-    mean = tf.reshape(mean, [shape[0], shape[1], mean.shape[-1]])
-    if F.orthogonal_sqrt is None:  # with the covariance of the prior, the terms of E cancel
-        parts = [(_solve(F.Lu, C.Kuf), F.sqrt)]
-    else:
-        parts = list(zip(whitened_covariances(F, C), (F.sqrt, F.orthogonal_sqrt)))
-    if not full_cov:
-        variance = C.kff if len(C.kff.shape) == 2 else C.kff[None, :]  # [1 or L, S N]
-        for whitened, sqrt in parts:
-            T = tf.matmul(sqrt, whitened, transpose_a=True)
-            variance += tf.reduce_sum(tf.square(T), axis=-2) - tf.reduce_sum(tf.square(whitened), axis=-2)
-        return mean, tf.reshape(tf.transpose(variance), tf.shape(mean))
-    covariance = tf.stack(
-        [latent_kernel(X) for latent_kernel, *_ in latents(kernel, base, orthogonal)]
-    )  # [1 or L, S, N, N]
-    for whitened, sqrt in parts:
-        rows = tf.reshape(whitened, tf.concat([tf.shape(whitened)[:-1], shape[:2]], axis=0))  # [(L,) M, S, N]
-        rows = tf.einsum("...msn->...smn", rows)
-        T = tf.matmul(sqrt[:, None], rows, transpose_a=True)  # [L, S, M, N]
-        covariance += tf.matmul(T, T, transpose_a=True) - tf.matmul(rows, rows, transpose_a=True)
-    return mean, tf.transpose(covariance, [1, 0, 2, 3])
 
 
 def _solve(L: Covariance, Z: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,147 @@
+"""Covariances of features with inputs for predictions: whatever depends on parameters alone is computed beforehand.
+
+At a handful of inputs the time goes into the number of operations, most of which, in `Kuf`, have nothing to do with the
+inputs: constraints of parameters, norms and directions of features. `FeatureMap.prepare` does these once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import gpflow
+import tensorflow as tf
+from gpflow.covariances import Kuf
+from gpflow.inducing_variables import InducingPoints, InducingVariables
+from gpflow.kernels import Kernel
+
+from keras_odgp.covariances import stationary
+from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
+from keras_odgp.kernels import ZonalKernel
+from keras_odgp.spherical import spherical_harmonics, zonal_series
+
+Tensors = tuple[tf.Tensor, ...]
+
+
+class Prepared(NamedTuple):
+    """What a feature map needs of kernel and features.
+
+    Attributes:
+        tensors: What it reads at every call.
+        scale: Factors of the features, shape `[F]`, by which its values are too small: they are left to whoever
+            multiplies the values by a matrix.
+    """
+
+    tensors: Tensors
+    scale: tf.Tensor
+
+
+class FeatureMap:
+    """From inputs `[N, D]` to the covariances of all features of some sets with them, `[N, F]`.
+
+    Args:
+        kernel: Any kernel of one output.
+        sets: Sets of features.
+    """
+
+    def __init__(self, kernel: Kernel, sets: Sequence[InducingVariables]) -> None:
+        self._kernel, self._sets = kernel, sets
+
+    def prepare(self) -> Prepared:
+        """Everything that depends on parameters alone; here nothing."""
+        size = sum(int(features.shape[0]) for features in self._sets)  # type: ignore[index, arg-type]
+        return Prepared((), tf.ones([size], gpflow.default_float()))
+
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Covariances over their scale, shape `[N, F]`, and prior variances, `[N, 1]` or `[1, 1]`."""
+        parts = [tf.transpose(Kuf(features, self._kernel, X)) for features in self._sets]
+        return tf.concat(parts, axis=-1), self._kernel(X, full_cov=False)[:, None]
+
+
+class _StationaryMap(FeatureMap):
+    """Points under a stationary kernel of GPflow: one product with all of them."""
+
+    def prepare(self) -> Prepared:
+        points = tf.concat([tf.convert_to_tensor(features.Z) for features in self._sets], axis=0)
+        variance = tf.reshape(tf.convert_to_tensor(self._kernel.variance), [1, 1])
+        tensors = (*stationary.prepare(self._kernel, points), variance)
+        return Prepared(tensors, tf.ones_like(points[:, 0]))
+
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        *prepared, variance = tensors
+        return stationary.evaluate_prepared(self._kernel, prepared, variance, X), variance
+
+
+class _ZonalMap(FeatureMap):
+    """Features on the sphere: products of the directions of inputs and features, and a function of each cosine."""
+
+    _kernel: ZonalKernel
+
+    def prepare(self) -> Prepared:
+        directions, scales = zip(*(self._project(features) for features in self._sets))
+        known = [part for part in directions if part is not None]
+        dimension = next((part.shape[1] for part in known), None) or self._sets[0].dimension
+        kernel = self._kernel
+        prior = tf.reshape(kernel.variance * kernel.shape_at_one, [1, 1])
+        products = (tf.concat(known, axis=0),) if self._is_one_product() else tuple(known)
+        tensors = (kernel.roots(dimension - 1), prior, *kernel.shape_hyperparameters(), *products)
+        return Prepared(tensors, tf.concat(scales, axis=0))
+
+    def _is_one_product(self) -> bool:
+        return all(isinstance(features, InducingPoints) for features in self._sets)
+
+    def _project(self, features: InducingVariables) -> tuple[tf.Tensor | None, tf.Tensor]:
+        """Directions of features, if they have any, and the scales of their covariances."""
+        kernel = self._kernel
+        if isinstance(features, SphericalHarmonics):
+            features.check_kernel(kernel)
+            return None, tf.ones([features.shape[0]], kernel.variance.dtype)
+        if isinstance(features, ActivationFeatures):
+            return features.project(kernel)
+        directions, radial = kernel.project(kernel.slice(tf.convert_to_tensor(features.Z), None)[0])
+        return directions, kernel.variance * radial
+
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        kernel = self._kernel
+        roots, prior, *rest = tensors
+        hyperparameters = rest[: kernel.num_shape_hyperparameters]
+        products = iter(rest[kernel.num_shape_hyperparameters :])
+        inputs = kernel.slice(X, None)[0]
+        if inputs.shape[-1] not in (None, roots.shape[0] - 1):
+            raise ValueError(
+                f"Expected inputs with {roots.shape[0] - 1} (active) columns, as the features have. Got "
+                f"{inputs.shape[-1]} columns."
+            )
+        augmented = tf.pad(inputs, [[0, 0], [0, 1]], constant_values=1.0) * roots
+        norms = tf.norm(augmented, axis=-1, keepdims=True)  # [N, 1]
+        directions = augmented / norms
+        sets = self._sets[:1] if self._is_one_product() else self._sets
+        parts = [self._values(features, directions, products, hyperparameters) for features in sets]
+        values = tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
+        if kernel.radial_power == 0:
+            return values, prior
+        radial = kernel.radial_factor(norms)
+        return values * radial, prior * tf.square(radial)
+
+    def _values(
+        self, features: InducingVariables, inputs: tf.Tensor, products: Iterator[tf.Tensor], hyperparameters: Tensors
+    ) -> tf.Tensor:
+        kernel = self._kernel
+        if isinstance(features, SphericalHarmonics):
+            return tf.transpose(spherical_harmonics(inputs, features.levels))
+        directions = next(products)
+        cosines = tf.matmul(inputs, directions, transpose_b=True)
+        if isinstance(features, InducingPoints):
+            return kernel.shape_function(cosines, hyperparameters)
+        levels, dimension = features.active_levels(kernel), directions.shape[1]
+        return zonal_series(cosines, features.coefficients(levels, dimension), levels=levels, dimension=dimension)
+
+
+def feature_map(kernel: Kernel, sets: Sequence[InducingVariables]) -> FeatureMap:
+    """The cheapest map there is for a kernel and some sets of features."""
+    kinds = {type(features) for features in sets}
+    if isinstance(kernel, ZonalKernel) and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
+        return _ZonalMap(kernel, sets)
+    if stationary.is_known(kernel) and kinds == {InducingPoints}:
+        return _StationaryMap(kernel, sets)
+    return FeatureMap(kernel, sets)

@@ -17,7 +17,8 @@ from keras_odgp.kernels import ZonalKernel
 @Kuf.register((ActivationFeatures, SphericalHarmonics), ZonalKernel, object)
 @check_shapes("X: [batch..., N, D]", "return: [M, batch..., N]")
 def Kuf_sphere(feature: ActivationFeatures | SphericalHarmonics, kernel: ZonalKernel, X: tf.Tensor) -> tf.Tensor:
-    return covariance(*place(kernel, feature, tf.convert_to_tensor(X)), kernel)
+    features, points = place(kernel, feature, tf.convert_to_tensor(X))
+    return covariance(features, points, kernel)
 
 
 @Kuf.register((ActivationFeatures, SphericalHarmonics), gpflow.kernels.Kernel, object)

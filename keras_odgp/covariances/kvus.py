@@ -42,8 +42,8 @@ def Kvu_any_points(orthogonal: InducingVariables, base: InducingPoints, kernel: 
 @Kvu.register((ActivationFeatures, SphericalHarmonics), (ActivationFeatures, SphericalHarmonics), ZonalKernel)
 @check_shapes("return: [K, M]")
 def Kvu_sphere(orthogonal: SphereFeatures, base: SphereFeatures, kernel: ZonalKernel) -> tf.Tensor:
-    placed = place(kernel, orthogonal) * 2 if orthogonal is base else place(kernel, orthogonal, base)
-    return tf.convert_to_tensor(covariance(*placed, kernel))
+    first, *second = place(kernel, orthogonal) if orthogonal is base else place(kernel, orthogonal, base)
+    return tf.convert_to_tensor(covariance(first, second[0] if second else first, kernel))
 
 
 @Kvu.register((ActivationFeatures, SphericalHarmonics), (ActivationFeatures, SphericalHarmonics), gpflow.kernels.Kernel)

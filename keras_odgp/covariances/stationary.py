@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 from gpflow import kernels
+from gpflow.inducing_variables import InducingPoints
 
 from keras_odgp.numerics import identity_like
 
@@ -25,39 +26,43 @@ class _Profile(NamedTuple):
     Attributes:
         scale: Factor of the squared distance that spares one in `evaluate`.
         slope: Factor of the derivative that is left out in `evaluate`.
-        evaluate: From the variance and scaled squared distances to values and derivatives.
+        evaluate: From the variance (None for 1) and scaled squared distances to values and derivatives.
     """
 
     scale: float
     slope: float
-    evaluate: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+    evaluate: Callable[[tf.Tensor | None, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 def _distance(square: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.maximum(square, SMALLEST_SQUARE))
 
 
-def _squared_exponential(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    K = variance * tf.exp(-square)
+def _times(variance: tf.Tensor | None, values: tf.Tensor) -> tf.Tensor:
+    return values if variance is None else variance * values
+
+
+def _squared_exponential(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    K = _times(variance, tf.exp(-square))
     return K, K
 
 
-def _matern12(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _matern12(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     distance = _distance(square)
-    K = variance * tf.exp(-distance)
+    K = _times(variance, tf.exp(-distance))
     # The kernel has no derivative at distance zero; zero is what GPflow takes.
     return K, tf.where(square < SMALLEST_SQUARE, tf.zeros_like(K), K / distance)
 
 
-def _matern32(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _matern32(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     distance = _distance(square)
-    decay = variance * tf.exp(-distance)
+    decay = _times(variance, tf.exp(-distance))
     return (1.0 + distance) * decay, decay
 
 
-def _matern52(variance: tf.Tensor, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _matern52(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     distance = _distance(square)
-    decay = variance * tf.exp(-distance)
+    decay = _times(variance, tf.exp(-distance))
     linear = (1.0 + distance) * decay
     return linear + (square * decay) * (1.0 / 3.0), linear
 
@@ -83,34 +88,58 @@ def evaluate(kernel: kernels.Kernel, X: Any, X2: Any = None) -> tf.Tensor:
     points = [tf.convert_to_tensor(inputs) for inputs in (X, X2) if inputs is not None]
     if profile is None or any(inputs.shape.rank != 2 for inputs in points):
         return kernel(X, X2)
+    first, *second = place(kernel, *points)
+    return _covariance(profile, tf.reshape(tf.convert_to_tensor(kernel.variance), []), first, *(second or [first]))
+
+
+class ScaledPoints(NamedTuple):
+    """Points over the lengthscales, as the two factors of squared distances, both of shape `[N, D + 2]`."""
+
+    left: tf.Tensor
+    right: tf.Tensor
+
+
+def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[ScaledPoints]:
+    """Inducing points and inputs `[N, D]` in the units of a known kernel, whose lengthscales are read once."""
     scale = _scale(kernel)
-    left, *right = [kernel.slice(inputs, None)[0] / scale for inputs in points]
-    variance = tf.reshape(tf.convert_to_tensor(kernel.variance), [])
-    return _covariance(profile, variance, left, right[0] if right else None)
+    arrays = [tf.convert_to_tensor(part.Z if isinstance(part, InducingPoints) else part) for part in sets]
+    scaled = [kernel.slice(points, None)[0] / scale for points in arrays]
+    return [ScaledPoints(_left(points), _right(points)) for points in scaled]
 
 
-def _covariance(profile: _Profile, variance: tf.Tensor, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+def unit_covariance(first: ScaledPoints, second: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
+    """Covariances of two sets over the variance of the kernel."""
+    return _covariance(_PROFILES[type(kernel)], None, first, second)
+
+
+def amplitude(part: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
+    """The standard deviation of the kernel: covariances are unit covariances times the amplitudes of both sets."""
+    del part
+    return tf.reshape(tf.sqrt(kernel.variance), [])
+
+
+def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoints, second: ScaledPoints) -> tf.Tensor:
     @tf.custom_gradient
-    def run(variance: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def run(left: tf.Tensor, right: tf.Tensor, *variances: tf.Tensor) -> tuple[tf.Tensor, Any]:
         square = tf.matmul(left, right, transpose_b=True)
-        off_diagonal = None if X2 is not None else 1.0 - identity_like(square)
+        off_diagonal = 1.0 - identity_like(square) if first is second else None
         if off_diagonal is not None:  # exactly zero, where the product leaves rounding errors
             square *= off_diagonal
-        K, derivative = profile.evaluate(variance, square)
+        K, derivative = profile.evaluate(variances[0] if variances else None, square)
         if off_diagonal is not None:
             derivative *= off_diagonal
 
-        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             square_bar = upstream * derivative
             return (
-                tf.reduce_sum(upstream * K) / variance,
                 profile.slope * tf.matmul(square_bar, right),
                 profile.slope * tf.matmul(square_bar, left, transpose_a=True),
+                *(tf.reduce_sum(upstream * K) / variance for variance in variances),
             )
 
         return K, gradient
 
-    return run(variance, _left(X), _right(X if X2 is None else X2))
+    return run(first.left, second.right, *([] if variance is None else [variance]))
 
 
 def _left(points: tf.Tensor) -> tf.Tensor:
@@ -138,8 +167,7 @@ def _scale(kernel: kernels.Kernel) -> tf.Tensor:
 
 def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """What `evaluate_prepared` needs of a known kernel and of points `[M, D]`: all but the variance."""
-    scale = _scale(kernel)
-    return scale, _right(kernel.slice(Z, None)[0] / scale)
+    return _scale(kernel), place(kernel, Z)[0].right
 
 
 def evaluate_prepared(

@@ -6,7 +6,7 @@ the matrices of all latent processes are stacked along a leading axis L.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import gpflow
@@ -101,13 +101,21 @@ def _or_zeros(part: Gram, shape: tf.Tensor) -> tf.Tensor:
 
 
 def _latent_gram(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables | None) -> Gram:
-    Kuu = _with_jitter(_Kuu(base, kernel))
+    def between(first: InducingVariables, second: InducingVariables) -> Covariance:
+        return _Kuu(first, kernel) if first is second else Kvu(first, second, kernel)
+
+    return assemble(between, base, orthogonal, correlated=not are_disjoint(kernel, base, orthogonal))
+
+
+def assemble(between: Callable[[Any, Any], Covariance], base: Any, orthogonal: Any, *, correlated: bool) -> Gram:
+    """A `Gram` from a function that gives the covariances between two sets, or of one set given twice."""
+    Kuu = _with_jitter(between(base, base))
     if orthogonal is None:
         return Gram(Kuu, None, None)
-    Kvv = _Kuu(orthogonal, kernel)
-    if are_disjoint(kernel, base, orthogonal):
+    Kvv = between(orthogonal, orthogonal)
+    if not correlated:
         return Gram(Kuu, _with_jitter(Kvv), None)
-    return Gram(Kuu, _with_jitter(tf.convert_to_tensor(Kvv)), Kvu(orthogonal, base, kernel))
+    return Gram(Kuu, _with_jitter(tf.convert_to_tensor(Kvv)), tf.convert_to_tensor(between(orthogonal, base)))
 
 
 def _Kuu(features: InducingVariables, kernel: Kernel) -> Covariance:
@@ -126,7 +134,7 @@ def _with_jitter(K: Covariance) -> Covariance:
     return K if isinstance(K, DiagonalCovariance) else numerics.add_jitter(K)
 
 
-def are_disjoint(kernel: Kernel, base: InducingVariables, orthogonal: InducingVariables) -> bool:
+def are_disjoint(kernel: Kernel, base: Any, orthogonal: Any) -> bool:
     """Whether the two sets have no level in common, so that their covariance is exactly zero."""
     on_sphere = all(isinstance(features, (ActivationFeatures, SphericalHarmonics)) for features in (base, orthogonal))
     return on_sphere and isinstance(kernel, ZonalKernel) and not shared_levels(orthogonal, base, kernel)

@@ -15,9 +15,10 @@ from gpflow.kernels import Kernel
 
 from keras_odgp import numerics
 from keras_odgp.covariances import DiagonalCovariance
-from keras_odgp.orthogonal.gram import Covariance, Cross, Gram, cross, gram
+from keras_odgp.orthogonal.gram import Covariance, Cross, Gram
 from keras_odgp.orthogonal.projection import project
 from keras_odgp.orthogonal.solves import solve, subtract_gram
+from keras_odgp.orthogonal.standard import standardised
 from keras_odgp.orthogonal.variational import Variational, whitened_kl
 
 
@@ -46,7 +47,11 @@ def marginals(
     name: str = "",
 ) -> Marginals:
     """Marginal moments of the latent functions at inputs `[N, D]`, and the divergence of q from the prior."""
-    return moments(gram(kernel, base, orthogonal), cross(kernel, base, orthogonal, X), q, whiten=whiten, name=name)
+    G, C, amplitudes = standardised(kernel, base, orthogonal, X)
+    if amplitudes is None:
+        return moments(G, C, q, whiten=whiten, name=name)
+    mean, variance, kl = moments(G, C, q if whiten else amplitudes.take_out(q), whiten=whiten, name=name)
+    return Marginals(*amplitudes.put_back(mean, variance), kl)
 
 
 def moments(G: Gram, C: Cross, q: Variational, *, whiten: bool, name: str = "") -> Marginals:

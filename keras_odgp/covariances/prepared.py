@@ -16,6 +16,7 @@ from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 
 from keras_odgp.covariances import stationary
+from keras_odgp.covariances.stationary import active_columns
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 from keras_odgp.spherical import spherical_harmonics, zonal_series
@@ -36,8 +37,31 @@ class Prepared(NamedTuple):
     scale: tf.Tensor
 
 
+class Features(NamedTuple):
+    """Covariances of features with function values at N inputs, over the scales of features and inputs.
+
+    Attributes:
+        first: Those of the first set, shape `[N, M]`.
+        all: Those of all sets, shape `[N, F]`.
+        prior: Variances of the prior, over the square of the scale, shape `[N, 1]` or `[1, 1]`.
+        scale: Factors of the inputs, and their squares, both of shape `[N, 1]`; None where they are 1.
+    """
+
+    first: tf.Tensor
+    all: tf.Tensor
+    prior: tf.Tensor
+    scale: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    def scaled(self) -> Features:
+        """The same with the scale of the inputs multiplied in."""
+        if self.scale is None:
+            return self
+        radial, square = self.scale
+        return Features(radial * self.first, radial * self.all, square * self.prior)
+
+
 class FeatureMap:
-    """From inputs `[N, D]` to the covariances of all features of some sets with them, `[N, F]`.
+    """From inputs `[N, D]` to the covariances of all features of one or two sets with them.
 
     Args:
         kernel: Any kernel of one output.
@@ -52,10 +76,14 @@ class FeatureMap:
         size = sum(int(features.shape[0]) for features in self._sets)  # type: ignore[index, arg-type]
         return Prepared((), tf.ones([size], gpflow.default_float()))
 
-    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Covariances over their scale, shape `[N, F]`, and prior variances, `[N, 1]` or `[1, 1]`."""
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
+        """The covariances, given what was prepared."""
         parts = [tf.transpose(Kuf(features, self._kernel, X)) for features in self._sets]
-        return tf.concat(parts, axis=-1), self._kernel(X, full_cov=False)[:, None]
+        return Features(parts[0], _join(parts), self._kernel(X, full_cov=False)[:, None])
+
+    def _first(self, values: tf.Tensor) -> tf.Tensor:
+        """Those of the first set, of the values of all."""
+        return values if len(self._sets) == 1 else values[:, : self._sets[0].shape[0]]  # type: ignore[index]
 
 
 class _StationaryMap(FeatureMap):
@@ -67,9 +95,10 @@ class _StationaryMap(FeatureMap):
         tensors = (*stationary.prepare(self._kernel, points), variance)
         return Prepared(tensors, tf.ones_like(points[:, 0]))
 
-    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         *prepared, variance = tensors
-        return stationary.evaluate_prepared(self._kernel, prepared, variance, X), variance
+        values = stationary.evaluate_prepared(self._kernel, prepared, variance, X)
+        return Features(self._first(values), values, variance)
 
 
 class _ZonalMap(FeatureMap):
@@ -83,10 +112,11 @@ class _ZonalMap(FeatureMap):
         dimension = next((part.shape[1] for part in known), None) or self._sets[0].dimension
         kernel = self._kernel
         prior = tf.reshape(kernel.variance * kernel.shape_at_one, [1, 1])
-        products = (tf.concat(known, axis=0),) if self._is_one_product() else tuple(known)
+        products = (tf.concat(known, axis=0),) if self._is_one_product else tuple(known)
         tensors = (kernel.roots(dimension - 1), prior, *kernel.shape_hyperparameters(), *products)
         return Prepared(tensors, tf.concat(scales, axis=0))
 
+    @property
     def _is_one_product(self) -> bool:
         return all(isinstance(features, InducingPoints) for features in self._sets)
 
@@ -101,27 +131,26 @@ class _ZonalMap(FeatureMap):
         directions, radial = kernel.project(kernel.slice(tf.convert_to_tensor(features.Z), None)[0])
         return directions, kernel.variance * radial
 
-    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         kernel = self._kernel
         roots, prior, *rest = tensors
         hyperparameters = rest[: kernel.num_shape_hyperparameters]
         products = iter(rest[kernel.num_shape_hyperparameters :])
-        inputs = kernel.slice(X, None)[0]
+        inputs = active_columns(kernel, X)
         if inputs.shape[-1] not in (None, roots.shape[0] - 1):
             raise ValueError(
                 f"Expected inputs with {roots.shape[0] - 1} (active) columns, as the features have. Got "
                 f"{inputs.shape[-1]} columns."
             )
         augmented = tf.pad(inputs, [[0, 0], [0, 1]], constant_values=1.0) * roots
-        norms = tf.norm(augmented, axis=-1, keepdims=True)  # [N, 1]
+        squares = tf.reduce_sum(tf.square(augmented), axis=-1, keepdims=True)  # [N, 1]
+        norms = tf.sqrt(squares)
         directions = augmented / norms
-        sets = self._sets[:1] if self._is_one_product() else self._sets
+        sets = self._sets[:1] if self._is_one_product else self._sets
         parts = [self._values(features, directions, products, hyperparameters) for features in sets]
-        values = tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
-        if kernel.radial_power == 0:
-            return values, prior
-        radial = kernel.radial_factor(norms)
-        return values * radial, prior * tf.square(radial)
+        first = self._first(parts[0]) if self._is_one_product else parts[0]
+        scale = (kernel.radial_factor(norms), kernel.radial_factor(squares)) if kernel.radial_power else None
+        return Features(first, _join(parts), prior, scale)
 
     def _values(
         self, features: InducingVariables, inputs: tf.Tensor, products: Iterator[tf.Tensor], hyperparameters: Tensors
@@ -135,6 +164,10 @@ class _ZonalMap(FeatureMap):
             return kernel.shape_function(cosines, hyperparameters)
         levels, dimension = features.active_levels(kernel), directions.shape[1]
         return zonal_series(cosines, features.coefficients(levels, dimension), levels=levels, dimension=dimension)
+
+
+def _join(parts: list[tf.Tensor]) -> tf.Tensor:
+    return tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
 def feature_map(kernel: Kernel, sets: Sequence[InducingVariables]) -> FeatureMap:

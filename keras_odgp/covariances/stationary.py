@@ -84,7 +84,7 @@ def evaluate(kernel: kernels.Kernel, X: Any, X2: Any = None) -> tf.Tensor:
     if profile is None or any(inputs.shape.rank != 2 for inputs in points):
         return kernel(X, X2)
     scale = _scale(kernel)
-    left, *right = [kernel.slice(inputs, None)[0] / scale for inputs in points]
+    left, *right = [active_columns(kernel, inputs) / scale for inputs in points]
     variance = tf.reshape(tf.convert_to_tensor(kernel.variance), [])
     return _covariance(profile, variance, left, right[0] if right else None)
 
@@ -127,6 +127,11 @@ def _squared_norms(points: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
 
 
+def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
+    """The columns that a kernel sees, without an operation where it sees all."""
+    return X if kernel.active_dims == slice(None) else kernel.slice(X, None)[0]
+
+
 def is_known(kernel: kernels.Kernel) -> bool:
     """Whether it is one of the kernels listed above."""
     return type(kernel) in _PROFILES
@@ -139,7 +144,7 @@ def _scale(kernel: kernels.Kernel) -> tf.Tensor:
 def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """What `evaluate_prepared` needs of a known kernel and of points `[M, D]`: all but the variance."""
     scale = _scale(kernel)
-    return scale, _right(kernel.slice(Z, None)[0] / scale)
+    return scale, _right(active_columns(kernel, Z) / scale)
 
 
 def evaluate_prepared(
@@ -147,5 +152,5 @@ def evaluate_prepared(
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
     scale, right = prepared
-    square = tf.matmul(_left(kernel.slice(X, None)[0] / scale), right, transpose_b=True)
+    square = tf.matmul(_left(active_columns(kernel, X) / scale), right, transpose_b=True)
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

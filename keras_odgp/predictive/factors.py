@@ -82,6 +82,8 @@ class SampledPass:
         distinct = num if self._num_hidden else 1
         rows = inputs if distinct == num else inputs[: tf.shape(inputs)[0] // num]
         moments = layer.cached_marginals(rows, self._layers[id(layer)].posterior)
+        if layer.return_moments and distinct == num:
+            return tf.stack(moments, axis=-1)
         mean, variance = (
             tf.reshape(part, tf.concat([[distinct, -1], tf.shape(part)[1:]], axis=0)) for part in moments
         )  # [1 or S, N, ..., units]

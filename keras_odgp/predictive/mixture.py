@@ -83,20 +83,21 @@ class Mixture:
         first = keras.tree.flatten(inputs)[0]
         shapes: list[tf.TensorShape] = []
 
-        def results_of(start: Any) -> list[tf.Tensor]:
-            part, *rest = keras.tree.map_structure(lambda array: array[start : start + plan.chunk], (inputs, *others))
+        def results_of(part: Any, *rest: tf.Tensor) -> list[tf.Tensor]:
             results = function(self._components(part, plan), *rest)
             results = [results] if num_results == 1 else list(results)
             shapes[:] = [result.shape for result in results]
             return results
 
         if first.shape[0] is not None and first.shape[0] <= plan.chunk:
-            return results_of(0)
+            return results_of(inputs, *others)
         num = tf.maximum((tf.shape(first)[0] + plan.chunk - 1) // plan.chunk, 1)
         arrays = [tf.TensorArray(plan.dtype, size=num, infer_shape=False) for _ in range(num_results)]
 
         def body(index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, list[tf.TensorArray]]:
-            results = results_of(index * plan.chunk)
+            start = index * plan.chunk
+            parts = keras.tree.map_structure(lambda array: array[start : start + plan.chunk], (inputs, *others))
+            results = results_of(*parts)
             return index + 1, [array.write(index, result) for array, result in zip(arrays, results)]
 
         _, arrays = tf.while_loop(lambda index, _: index < num, body, (0, arrays), parallel_iterations=1)
@@ -113,6 +114,8 @@ class Mixture:
         with recording.substituting(SampledPass(self._layers, num_samples, self._seed)):
             output = self._model(rows, training=False)
         static = output.shape
+        if num_samples == 1 and not plan.is_repeated:
+            return tf.expand_dims(output, -3)
         output = tf.reshape(output, tf.concat([[num_samples, -1], tf.shape(output)[1:]], axis=0))
         output = tf.ensure_shape(output, [num_samples, None, *static[1:]])
         rank = len(output.shape)

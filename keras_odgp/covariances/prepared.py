@@ -29,26 +29,24 @@ class Prepared(NamedTuple):
 
     Attributes:
         tensors: What it reads at every call.
-        scale: Factors of the features, shape `[F]`, by which its values are too small: they are left to whoever
-            multiplies the values by a matrix.
+        scales: Factors of the features of each set, shape `[M]`, by which its values are too small: they are left to
+            whoever multiplies the values by a matrix.
     """
 
     tensors: Tensors
-    scale: tf.Tensor
+    scales: Tensors
 
 
 class Features(NamedTuple):
     """Covariances of features with function values at N inputs, over the scales of features and inputs.
 
     Attributes:
-        first: Those of the first set, shape `[N, M]`.
-        all: Those of all sets, shape `[N, F]`.
+        sets: Those of each set, shapes `[N, M]` and `[N, K]`.
         prior: Variances of the prior, over the square of the scale, shape `[N, 1]` or `[1, 1]`.
         scale: Factors of the inputs, and their squares, both of shape `[N, 1]`; None where they are 1.
     """
 
-    first: tf.Tensor
-    all: tf.Tensor
+    sets: list[tf.Tensor]
     prior: tf.Tensor
     scale: tuple[tf.Tensor, tf.Tensor] | None = None
 
@@ -57,7 +55,7 @@ class Features(NamedTuple):
         if self.scale is None:
             return self
         radial, square = self.scale
-        return Features(radial * self.first, radial * self.all, square * self.prior)
+        return Features([radial * values for values in self.sets], square * self.prior)
 
 
 class FeatureMap:
@@ -73,17 +71,20 @@ class FeatureMap:
 
     def prepare(self) -> Prepared:
         """Everything that depends on parameters alone; here nothing."""
-        size = sum(int(features.shape[0]) for features in self._sets)  # type: ignore[index, arg-type]
-        return Prepared((), tf.ones([size], gpflow.default_float()))
+        return Prepared((), tuple(tf.ones([size], gpflow.default_float()) for size in self._sizes))
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [int(features.shape[0]) for features in self._sets]  # type: ignore[index, arg-type]
 
     def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         """The covariances, given what was prepared."""
-        parts = [tf.transpose(Kuf(features, self._kernel, X)) for features in self._sets]
-        return Features(parts[0], _join(parts), self._kernel(X, full_cov=False)[:, None])
+        values = [tf.transpose(Kuf(features, self._kernel, X)) for features in self._sets]
+        return Features(values, self._kernel(X, full_cov=False)[:, None])
 
-    def _first(self, values: tf.Tensor) -> tf.Tensor:
-        """Those of the first set, of the values of all."""
-        return values if len(self._sets) == 1 else values[:, : self._sets[0].shape[0]]  # type: ignore[index]
+    def _split(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """Values of all features `[N, F]`, by set."""
+        return [values] if len(self._sets) == 1 else tf.split(values, self._sizes, axis=-1)
 
 
 class _StationaryMap(FeatureMap):
@@ -93,12 +94,12 @@ class _StationaryMap(FeatureMap):
         points = tf.concat([tf.convert_to_tensor(features.Z) for features in self._sets], axis=0)
         variance = tf.reshape(tf.convert_to_tensor(self._kernel.variance), [1, 1])
         tensors = (*stationary.prepare(self._kernel, points), variance)
-        return Prepared(tensors, tf.ones_like(points[:, 0]))
+        return Prepared(tensors, super().prepare().scales)
 
     def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         *prepared, variance = tensors
         values = stationary.evaluate_prepared(self._kernel, prepared, variance, X)
-        return Features(self._first(values), values, variance)
+        return Features(self._split(values), variance)
 
 
 class _ZonalMap(FeatureMap):
@@ -114,7 +115,7 @@ class _ZonalMap(FeatureMap):
         prior = tf.reshape(kernel.variance * kernel.shape_at_one, [1, 1])
         products = (tf.concat(known, axis=0),) if self._is_one_product else tuple(known)
         tensors = (kernel.roots(dimension - 1), prior, *kernel.shape_hyperparameters(), *products)
-        return Prepared(tensors, tf.concat(scales, axis=0))
+        return Prepared(tensors, scales)
 
     @property
     def _is_one_product(self) -> bool:
@@ -147,10 +148,9 @@ class _ZonalMap(FeatureMap):
         norms = tf.sqrt(squares)
         directions = augmented / norms
         sets = self._sets[:1] if self._is_one_product else self._sets
-        parts = [self._values(features, directions, products, hyperparameters) for features in sets]
-        first = self._first(parts[0]) if self._is_one_product else parts[0]
+        values = [self._values(features, directions, products, hyperparameters) for features in sets]
         scale = (kernel.radial_factor(norms), kernel.radial_factor(squares)) if kernel.radial_power else None
-        return Features(first, _join(parts), prior, scale)
+        return Features(self._split(values[0]) if self._is_one_product else values, prior, scale)
 
     def _values(
         self, features: InducingVariables, inputs: tf.Tensor, products: Iterator[tf.Tensor], hyperparameters: Tensors
@@ -164,10 +164,6 @@ class _ZonalMap(FeatureMap):
             return kernel.shape_function(cosines, hyperparameters)
         levels, dimension = features.active_levels(kernel), directions.shape[1]
         return zonal_series(cosines, features.coefficients(levels, dimension), levels=levels, dimension=dimension)
-
-
-def _join(parts: list[tf.Tensor]) -> tf.Tensor:
-    return tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
 def feature_map(kernel: Kernel, sets: Sequence[InducingVariables]) -> FeatureMap:

@@ -14,7 +14,7 @@ covariances share that product, and apply a root of S each, which takes fewer op
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -28,16 +28,18 @@ class Cache(NamedTuple):
 
     Attributes:
         prepared: What the feature map of each latent process needs of kernel and features.
-        alpha: Weights of the features in the mean, shape `[F, P]` or `[L, F, 1]`.
-        whitening: For each set that changes the variance, the rows of the inverse of J, transposed, and rotated if
-            there are `changes`: `[(L,) M, M]`, since base features are whitened without the others, and `[(L,) F, K]`.
+        alpha: Weights of the features of each set in the mean, shapes `[M, P]` and `[K, P]`, or `[L, M, 1]` and so on.
+        whitening: For each set that changes the variance, the blocks of its rows of the inverse of J, transposed, and
+            rotated if there are `changes`: `[(L,) M, M]` of base features, `[(L,) M, K]` and `[(L,) K, K]` of the
+            others. Each block is a product of its own, so that zeros are not multiplied; and small products are left
+            to one thread, which for few inputs is faster.
         changes: Eigenvalues of S - I of each such set, shapes `[(L,) M, 1]` and `[(L,) K, 1]`; or none.
         roots: Roots of S of each such set for all outputs, shapes `[M, P M]` and `[K, P K]`; or none.
     """
 
     prepared: tuple[Tensors, ...]
-    alpha: tf.Tensor
-    whitening: Tensors
+    alpha: Tensors
+    whitening: tuple[Tensors, ...]
     changes: Tensors
     roots: Tensors
 
@@ -45,39 +47,49 @@ class Cache(NamedTuple):
 def precompute(maps: Sequence[FeatureMap], F: Factors) -> Cache:
     """The matrices of predictions, computed in float64 whatever the dtype of the model."""
     prepared, scales = zip(*(each.prepare() for each in maps))
-    scale = tf.cast(tf.stack(scales) if len(scales) > 1 else scales[0], tf.float64)[..., None]  # [(L,) F, 1]
-    dtype, num_outputs = F.alpha.dtype, F.sqrt.shape[0]
+    scales = [tf.cast(_stack(parts), tf.float64)[..., None] for parts in zip(*scales)]  # [(L,) M, 1] of each set
+    dtype, is_separate = F.alpha.dtype, len(maps) == F.sqrt.shape[0]
     wide = F.cast(tf.float64)
-    alpha = wide.alpha if wide.orthogonal_alpha is None else tf.concat([wide.alpha, wide.orthogonal_alpha], axis=0)
+    alphas = [alpha for alpha in (wide.alpha, wide.orthogonal_alpha) if alpha is not None]
     if len(maps) > 1:
-        alpha = tf.transpose(alpha)[..., None]
+        alphas = [tf.transpose(alpha)[..., None] for alpha in alphas]
     whitening, changes, roots = [], [], []
-    for rows, sqrt in zip(_inverse(wide), (wide.sqrt, wide.orthogonal_sqrt)):
-        if sqrt is None:  # with the covariance of the prior, or without features, nothing changes
+    for blocks, sqrt in zip(_inverse(wide), (wide.sqrt, wide.orthogonal_sqrt)):
+        if sqrt is None:  # with the covariance of the prior nothing changes
             continue
-        if len(maps) == num_outputs:
+        if is_separate:
             values, vectors = _eigen(sqrt if len(maps) > 1 else sqrt[0])
-            rows = tf.matmul(vectors, rows, transpose_a=True)
+            blocks = [tf.matmul(vectors, block, transpose_a=True) for block in blocks]
             changes.append(values[..., None])
         else:
             roots.append(_stack_outputs(sqrt))
-        whitening.append(scale[..., : rows.shape[-1], :] * tf.linalg.matrix_transpose(rows))
+        whitening.append([scale * tf.linalg.matrix_transpose(block) for scale, block in zip(scales, blocks)])
+    alphas = [scale * alpha for scale, alpha in zip(scales, alphas)]
+    return Cache(
+        prepared,
+        *tf.nest.map_structure(lambda part: tf.cast(part, dtype), _tuples([alphas, whitening, changes, roots])),
+    )
 
-    def rounded(parts: list[tf.Tensor]) -> Tensors:
-        return tuple(tf.cast(part, dtype) for part in parts)
 
-    return Cache(prepared, *rounded([scale * alpha]), rounded(whitening), rounded(changes), rounded(roots))
-
-
-def _inverse(F: Factors) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """The inverse of J: its rows `[(L,) M, M]` of base features, without zeros, and `[(L,) K, F]` of the others."""
+def _inverse(F: Factors) -> list[list[tf.Tensor]]:
+    """Blocks of the inverse of J, row by row: `[(L,) M, M]`; `[(L,) K, M]` and `[(L,) K, K]`."""
     num_base = F.alpha.shape[0]
     num_orthogonal = 0 if F.orthogonal_alpha is None else F.orthogonal_alpha.shape[0]
     lead = [] if len(F.Lu.shape) == 2 else [F.Lu.shape[0]]
     # The whitened form of covariances that are columns of the identity.
     units = tf.eye(num_base + num_orthogonal, batch_shape=lead, dtype=F.alpha.dtype)
     A, E = whitened_covariances(F, Cross(units[..., :num_base, :], units[..., num_base:, :], None))
-    return A[..., :num_base], E
+    rows = [[A[..., :num_base]]]
+    return rows if E is None else [*rows, tf.split(E, [num_base, num_orthogonal], axis=-1)]
+
+
+def _stack(parts: Tensors) -> tf.Tensor:
+    """With a leading axis L if there are several."""
+    return tf.stack(parts) if len(parts) > 1 else parts[0]
+
+
+def _tuples(nested: Any) -> Any:
+    return tuple(map(_tuples, nested)) if isinstance(nested, list) else nested
 
 
 def _eigen(sqrt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -95,7 +107,7 @@ def _stack_outputs(sqrt: tf.Tensor) -> tf.Tensor:
 def predict_marginals(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Means and variances of latent functions, `[N, P]`, at inputs `[N, D]`."""
     h = _features(C, maps, X)
-    mean, variance = tf.matmul(h.all, C.alpha), h.prior
+    mean, variance = _products(h, C.alpha), h.prior
     for index, y in enumerate(_whitened(C, h)):
         if C.changes:
             variance += tf.matmul(tf.square(y), C.changes[index])
@@ -122,7 +134,7 @@ def predict_covariances(
     """
     lead = tf.shape(X)[:2]
     h = _features(C, maps, tf.reshape(X, [-1, X.shape[-1]])).scaled()
-    mean, covariance = tf.matmul(h.all, C.alpha), prior
+    mean, covariance = _products(h, C.alpha), prior
     for index, y in enumerate(_whitened(C, h)):
         rows = tf.reshape(y, [-1, *tf.unstack(lead), y.shape[-1]])  # [1 or L, S, N, R]
         if C.changes:
@@ -138,18 +150,23 @@ def predict_covariances(
 
 def _features(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> Features:
     """Covariances of features, with a leading axis L where outputs have their own."""
-    parts = [each(tensors, X) for each, tensors in zip(maps, C.prepared)]
-    if len(parts) == 1:
-        return parts[0]
-    first, values, prior, _ = zip(*(part.scaled() for part in parts))
-    return Features(
-        tf.stack(first), tf.stack(values), tf.stack([tf.broadcast_to(part, [tf.shape(X)[0], 1]) for part in prior])
-    )
+    latents = [each(tensors, X) for each, tensors in zip(maps, C.prepared)]
+    if len(latents) == 1:
+        return latents[0]
+    latents = [latent.scaled() for latent in latents]
+    prior = [tf.broadcast_to(latent.prior, [tf.shape(X)[0], 1]) for latent in latents]
+    return Features([tf.stack(parts) for parts in zip(*(latent.sets for latent in latents))], tf.stack(prior))
 
 
 def _whitened(C: Cache, h: Features) -> list[tf.Tensor]:
     """Whitened covariances of each set that changes the variance, `[(L,) N, M]` and `[(L,) N, K]`."""
-    return [tf.matmul(values, matrix) for values, matrix in zip((h.first, h.all), C.whitening)]
+    return [_products(h, blocks) for blocks in C.whitening]
+
+
+def _products(h: Features, blocks: Tensors) -> tf.Tensor:
+    """Sum of the products of the first sets with one block each."""
+    products = [tf.matmul(values, block) for values, block in zip(h.sets, blocks)]
+    return products[0] if len(products) == 1 else products[0] + products[1]
 
 
 def _by_output(y: tf.Tensor, roots: tf.Tensor) -> tf.Tensor:

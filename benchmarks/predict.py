@@ -32,7 +32,8 @@ SEED = 0
 NUM_INPUTS = 8
 NUM_DATA = 512  # to start from
 NOISE = 0.1
-ROWS_IN_CALL = 32  # small batches are predicted until there are so many
+BATCHES_IN_CALL = 32  # of small batches; of large ones as many as have this number of rows together
+ROWS_IN_CALL = 1024
 
 Prediction = Callable[[tf.Tensor], Any]
 
@@ -160,7 +161,7 @@ def compare(size: int, num_layers: int, num_samples: int, batches: list[int], ro
     heads = "".join(f"{name:>19}" for name in names) + "".join(f"{f'{name} / {peer}':>28}" for name, peer in ratios)
     print(f"{'batch':>6}{heads}  GPflux's samples")
     for batch in batches:
-        repeats = max(1, ROWS_IN_CALL // batch)
+        repeats = max(1, min(BATCHES_IN_CALL, ROWS_IN_CALL // (batch * num_samples)))
         X = tf.constant(np.random.default_rng(SEED).normal(size=(repeats, batch, NUM_INPUTS)))
         peer_cases = {name: compiled(function, X) for name, function in variants.items()}
         best = min(peer_cases, key=lambda name: _second_call(peer_cases[name]))

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_odgp.checks import check_count
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.layers import OrthogonalGP
-from keras_odgp.layers.likelihood_layers import _DispersionLayer
+from keras_odgp.layers.likelihood_layers import DispersionLayer
 from keras_odgp.natural import ClosedFormUpdate, NaturalGradient
 from keras_odgp.numerics import RELATIVE_JITTER, float_context, relative_jitter
 from keras_odgp.orthogonal.gram import gram
@@ -206,7 +206,7 @@ def _summaries(model: keras.Model, logs: dict[str, Any]) -> Iterator[tuple[str, 
                 yield f"{name}/{matrix}/condition", condition
     if layers and "loss" in logs:
         yield "epoch_data_term", logs["loss"] - divergence
-    for name, layer in _layers(model, _DispersionLayer):
+    for name, layer in _layers(model, DispersionLayer):
         with float_context(layer.compute_dtype):
             yield f"{name}/{layer.parameter_name}", layer.parameter.numpy()
 

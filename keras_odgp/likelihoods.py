@@ -114,9 +114,11 @@ class OutputLikelihood:
         """Predictive mean and variance of y, both `[..., units]`; probabilities of the classes for softmax."""
         self.check_variance()
         output = self.check_output(output)
-        lead = tf.shape(output)[:-1]
         with float_context(output.dtype):
             mean, variance = self._gpflow(output.shape[-2]).predict_mean_and_var(*_columns(output))
+        if len(output.shape) == 3:
+            return mean, variance
+        lead = tf.shape(output)[:-1]
         return tf.reshape(mean, lead), tf.reshape(variance, lead)
 
     def check_variance(self) -> None:
@@ -228,7 +230,7 @@ class OutputLikelihood:
 
 def _columns(output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Dispersion (or mean, where there is none), mean and variance, each `[n, units]`."""
-    flat = tf.reshape(output, [-1, output.shape[-2], output.shape[-1]])
+    flat = output if len(output.shape) == 3 else tf.reshape(output, [-1, output.shape[-2], output.shape[-1]])
     return flat[..., -1] if output.shape[-1] == 3 else flat[..., 0], flat[..., 0], flat[..., 1]
 
 

@@ -16,6 +16,7 @@ from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 
 from keras_odgp.covariances import stationary
+from keras_odgp.covariances.stationary import active_columns
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 from keras_odgp.spherical import spherical_harmonics, zonal_series
@@ -28,16 +29,37 @@ class Prepared(NamedTuple):
 
     Attributes:
         tensors: What it reads at every call.
-        scale: Factors of the features, shape `[F]`, by which its values are too small: they are left to whoever
-            multiplies the values by a matrix.
+        scales: Factors of the features of each set, shape `[M]`, by which its values are too small: they are left to
+            whoever multiplies the values by a matrix.
     """
 
     tensors: Tensors
-    scale: tf.Tensor
+    scales: Tensors
+
+
+class Features(NamedTuple):
+    """Covariances of features with function values at N inputs, over the scales of features and inputs.
+
+    Attributes:
+        sets: Those of each set, shapes `[N, M]` and `[N, K]`.
+        prior: Variances of the prior, over the square of the scale, shape `[N, 1]` or `[1, 1]`.
+        scale: Factors of the inputs, and their squares, both of shape `[N, 1]`; None where they are 1.
+    """
+
+    sets: list[tf.Tensor]
+    prior: tf.Tensor
+    scale: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    def scaled(self) -> Features:
+        """The same with the scale of the inputs multiplied in."""
+        if self.scale is None:
+            return self
+        radial, square = self.scale
+        return Features([radial * values for values in self.sets], square * self.prior)
 
 
 class FeatureMap:
-    """From inputs `[N, D]` to the covariances of all features of some sets with them, `[N, F]`.
+    """From inputs `[N, D]` to the covariances of all features of one or two sets with them.
 
     Args:
         kernel: Any kernel of one output.
@@ -49,13 +71,20 @@ class FeatureMap:
 
     def prepare(self) -> Prepared:
         """Everything that depends on parameters alone; here nothing."""
-        size = sum(int(features.shape[0]) for features in self._sets)  # type: ignore[index, arg-type]
-        return Prepared((), tf.ones([size], gpflow.default_float()))
+        return Prepared((), tuple(tf.ones([size], gpflow.default_float()) for size in self._sizes))
 
-    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Covariances over their scale, shape `[N, F]`, and prior variances, `[N, 1]` or `[1, 1]`."""
-        parts = [tf.transpose(Kuf(features, self._kernel, X)) for features in self._sets]
-        return tf.concat(parts, axis=-1), self._kernel(X, full_cov=False)[:, None]
+    @property
+    def _sizes(self) -> list[int]:
+        return [int(features.shape[0]) for features in self._sets]  # type: ignore[index, arg-type]
+
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
+        """The covariances, given what was prepared."""
+        values = [tf.transpose(Kuf(features, self._kernel, X)) for features in self._sets]
+        return Features(values, self._kernel(X, full_cov=False)[:, None])
+
+    def _split(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """Values of all features `[N, F]`, by set."""
+        return [values] if len(self._sets) == 1 else tf.split(values, self._sizes, axis=-1)
 
 
 class _StationaryMap(FeatureMap):
@@ -65,11 +94,12 @@ class _StationaryMap(FeatureMap):
         points = tf.concat([tf.convert_to_tensor(features.Z) for features in self._sets], axis=0)
         variance = tf.reshape(tf.convert_to_tensor(self._kernel.variance), [1, 1])
         tensors = (*stationary.prepare(self._kernel, points), variance)
-        return Prepared(tensors, tf.ones_like(points[:, 0]))
+        return Prepared(tensors, super().prepare().scales)
 
-    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         *prepared, variance = tensors
-        return stationary.evaluate_prepared(self._kernel, prepared, variance, X), variance
+        values = stationary.evaluate_prepared(self._kernel, prepared, variance, X)
+        return Features(self._split(values), variance)
 
 
 class _ZonalMap(FeatureMap):
@@ -83,10 +113,11 @@ class _ZonalMap(FeatureMap):
         dimension = next((part.shape[1] for part in known), None) or self._sets[0].dimension
         kernel = self._kernel
         prior = tf.reshape(kernel.variance * kernel.shape_at_one, [1, 1])
-        products = (tf.concat(known, axis=0),) if self._is_one_product() else tuple(known)
+        products = (tf.concat(known, axis=0),) if self._is_one_product else tuple(known)
         tensors = (kernel.roots(dimension - 1), prior, *kernel.shape_hyperparameters(), *products)
-        return Prepared(tensors, tf.concat(scales, axis=0))
+        return Prepared(tensors, scales)
 
+    @property
     def _is_one_product(self) -> bool:
         return all(isinstance(features, InducingPoints) for features in self._sets)
 
@@ -101,27 +132,25 @@ class _ZonalMap(FeatureMap):
         directions, radial = kernel.project(kernel.slice(tf.convert_to_tensor(features.Z), None)[0])
         return directions, kernel.variance * radial
 
-    def __call__(self, tensors: Tensors, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         kernel = self._kernel
         roots, prior, *rest = tensors
         hyperparameters = rest[: kernel.num_shape_hyperparameters]
         products = iter(rest[kernel.num_shape_hyperparameters :])
-        inputs = kernel.slice(X, None)[0]
+        inputs = active_columns(kernel, X)
         if inputs.shape[-1] not in (None, roots.shape[0] - 1):
             raise ValueError(
                 f"Expected inputs with {roots.shape[0] - 1} (active) columns, as the features have. Got "
                 f"{inputs.shape[-1]} columns."
             )
         augmented = tf.pad(inputs, [[0, 0], [0, 1]], constant_values=1.0) * roots
-        norms = tf.norm(augmented, axis=-1, keepdims=True)  # [N, 1]
+        squares = tf.reduce_sum(tf.square(augmented), axis=-1, keepdims=True)  # [N, 1]
+        norms = tf.sqrt(squares)
         directions = augmented / norms
-        sets = self._sets[:1] if self._is_one_product() else self._sets
-        parts = [self._values(features, directions, products, hyperparameters) for features in sets]
-        values = tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
-        if kernel.radial_power == 0:
-            return values, prior
-        radial = kernel.radial_factor(norms)
-        return values * radial, prior * tf.square(radial)
+        sets = self._sets[:1] if self._is_one_product else self._sets
+        values = [self._values(features, directions, products, hyperparameters) for features in sets]
+        scale = (kernel.radial_factor(norms), kernel.radial_factor(squares)) if kernel.radial_power else None
+        return Features(self._split(values[0]) if self._is_one_product else values, prior, scale)
 
     def _values(
         self, features: InducingVariables, inputs: tf.Tensor, products: Iterator[tf.Tensor], hyperparameters: Tensors

@@ -15,6 +15,7 @@ from gpflow.inducing_variables import InducingVariables
 from gpflow.utilities import Dispatcher
 
 from keras_odgp.covariances.diagonal import DiagonalCovariance
+from keras_odgp.covariances.stationary import active_columns
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
 from keras_odgp.kernels.zonal import inner_cosines, outer_cosines, scale_outer
@@ -65,7 +66,7 @@ def place(kernel: ZonalKernel, *sets: InducingVariables | tf.Tensor) -> list[Sph
             placed.append(Units(norms, directions, part))
         else:
             inputs = tf.convert_to_tensor(part.Z if isinstance(part, InducingVariables) else part)
-            directions, radial = kernel.project(kernel.slice(inputs, None)[0], roots)
+            directions, radial = kernel.project(active_columns(kernel, inputs), roots)
             placed.append(Points(radial, directions, inputs.shape[-1]))
     return placed
 

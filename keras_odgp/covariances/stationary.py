@@ -103,7 +103,7 @@ def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[Sca
     """Inducing points and inputs `[N, D]` in the units of a known kernel, whose lengthscales are read once."""
     scale = _scale(kernel)
     arrays = [tf.convert_to_tensor(part.Z if isinstance(part, InducingPoints) else part) for part in sets]
-    scaled = [kernel.slice(points, None)[0] / scale for points in arrays]
+    scaled = [active_columns(kernel, points) / scale for points in arrays]
     return [ScaledPoints(_left(points), _right(points)) for points in scaled]
 
 
@@ -156,6 +156,11 @@ def _squared_norms(points: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
 
 
+def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
+    """The columns that a kernel sees, without an operation where it sees all."""
+    return X if kernel.active_dims == slice(None) else kernel.slice(X, None)[0]
+
+
 def is_known(kernel: kernels.Kernel) -> bool:
     """Whether it is one of the kernels listed above."""
     return type(kernel) in _PROFILES
@@ -175,5 +180,5 @@ def evaluate_prepared(
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
     scale, right = prepared
-    square = tf.matmul(_left(kernel.slice(X, None)[0] / scale), right, transpose_b=True)
+    square = tf.matmul(_left(active_columns(kernel, X) / scale), right, transpose_b=True)
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

@@ -85,10 +85,9 @@ class ArcCosine(ZonalKernel):
 def _arc_cosine_shape(t: tf.Tensor, order: int) -> tf.Tensor:
     # By the tangent of the half angle: it keeps all digits near t = 1 and -1, and is ten times faster than acos, which
     # TensorFlow does not vectorise.
-    above, below = tf.maximum(1.0 + t, 0.0), tf.maximum(1.0 - t, 0.0)
-    sine = tf.sqrt(above * below)
-    smallest = np.finfo(t.dtype.as_numpy_dtype).tiny ** 0.5
-    share = (2.0 / math.pi) * tf.atan(above / tf.maximum(sine, smallest))  # 1 - angle / pi
+    above = tf.maximum(1.0 + t, 0.0)
+    sine = tf.sqrt(tf.maximum(above * (1.0 - t), np.finfo(t.dtype.as_numpy_dtype).tiny))
+    share = (2.0 / math.pi) * tf.atan(above / sine)  # 1 - angle / pi
     if order == 0:
         return share
     if order == 1:

@@ -39,7 +39,7 @@ _DOC = """
     """
 
 
-class _DispersionLayer(AdoptingLayer):
+class DispersionLayer(AdoptingLayer):
     """Appends a trained positive number to the moments of each unit."""
 
     parameter_name: str
@@ -78,8 +78,10 @@ class _DispersionLayer(AdoptingLayer):
         return self._parameter
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        with float_context(self.compute_dtype):
-            dispersion = tf.convert_to_tensor(self._parameter)
+        dispersion = recording.provided(self)
+        if dispersion is None:
+            with float_context(self.compute_dtype):
+                dispersion = tf.convert_to_tensor(self._parameter)
         inputs = tf.cast(inputs, self.compute_dtype)  # wrappers call without Keras's casting
         recording.visit(self, inputs)
         column = tf.broadcast_to(dispersion, tf.shape(inputs)[:-1])
@@ -97,7 +99,7 @@ class _DispersionLayer(AdoptingLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class GaussianLikelihood(_DispersionLayer):
+class GaussianLikelihood(DispersionLayer):
     __doc__ = "Appends the learned noise variance to the moments." + _DOC.format(
         name="variance", default=0.1, cls="GaussianLikelihood"
     )
@@ -117,7 +119,7 @@ class GaussianLikelihood(_DispersionLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class StudentTLikelihood(_DispersionLayer):
+class StudentTLikelihood(DispersionLayer):
     __doc__ = "Appends the learned scale of Student-t noise (of 3 degrees of freedom) to the moments." + _DOC.format(
         name="scale", default=0.3, cls="StudentTLikelihood"
     )
@@ -137,7 +139,7 @@ class StudentTLikelihood(_DispersionLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class GammaLikelihood(_DispersionLayer):
+class GammaLikelihood(DispersionLayer):
     __doc__ = (
         "Appends the learned shape of a Gamma distribution to the moments; the latent function is the logarithm of "
         "its scale." + _DOC.format(name="shape", default=1.0, cls="GammaLikelihood")
@@ -158,7 +160,7 @@ class GammaLikelihood(_DispersionLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class BetaLikelihood(_DispersionLayer):
+class BetaLikelihood(DispersionLayer):
     __doc__ = (
         "Appends the learned scale (the sum of both shape parameters) of a Beta distribution to the moments; the "
         "latent function is the probit of its mean." + _DOC.format(name="scale", default=1.0, cls="BetaLikelihood")

@@ -19,7 +19,7 @@ from keras_odgp.layers.specification import check_features, check_kernel, make_k
 from keras_odgp.layers.starts import check_rows, collect_rows, start_features
 from keras_odgp.numerics import float_context, floor_variance
 from keras_odgp.orthogonal import OrthogonalPosterior
-from keras_odgp.orthogonal.posterior import check_orthogonal_covariance
+from keras_odgp.orthogonal.posterior import as_rows, check_orthogonal_covariance
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
 
 HIDDEN_SCALE, LAST_SCALE = 1e-2, 1.0
@@ -212,21 +212,22 @@ class OrthogonalGP(DivergenceLayer):
     def marginals(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Means and variances `[..., units]` at inputs `[..., D]`, mean function included, and the divergence."""
         with float_context(self.compute_dtype):
-            flat = tf.reshape(inputs, [-1, inputs.shape[-1]])  # only marginals are needed: all rows are alike
-            mean, variance, kl = self.posterior.marginals(flat, name=f" of layer {self.name!r}")
+            mean, variance, kl = self.posterior.marginals(as_rows(inputs), name=f" of layer {self.name!r}")
         return *self._finish(inputs, mean, variance), kl
 
     def cached_marginals(self, inputs: tf.Tensor, posterior: OrthogonalPosterior) -> tuple[tf.Tensor, tf.Tensor]:
         """Means and variances as from `marginals`, but from a posterior that has its factors already."""
         with float_context(self.compute_dtype):
-            mean, variance = posterior.predict_f(tf.reshape(inputs, [-1, inputs.shape[-1]]))
+            mean, variance = posterior.predict_f(as_rows(inputs))
         return self._finish(inputs, mean, variance)
 
     def _finish(self, inputs: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """From moments `[rows, units]` of the process to those of the layer, in the shape of its inputs."""
-        shape = self.compute_output_shape(inputs.shape)[: len(inputs.shape)]
-        lead = tf.concat([tf.shape(inputs)[:-1], [self.units]], axis=0)
-        mean, variance = (tf.ensure_shape(tf.reshape(part, lead), shape) for part in (mean, floor_variance(variance)))
+        variance = floor_variance(variance)
+        if len(inputs.shape) > 2:
+            shape = self.compute_output_shape(inputs.shape)[: len(inputs.shape)]
+            lead = tf.concat([tf.shape(inputs)[:-1], [self.units]], axis=0)
+            mean, variance = (tf.ensure_shape(tf.reshape(part, lead), shape) for part in (mean, variance))
         if self.mean_layer is not None:
             mean += tf.cast(self.mean_layer(inputs), mean.dtype)
         return mean, variance

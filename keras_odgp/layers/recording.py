@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ Substitute = Callable[[Any, tf.Tensor], tf.Tensor | None]
 
 _visitor: ContextVar[Visitor | None] = ContextVar("layer_visitor", default=None)
 _substitute: ContextVar[Substitute | None] = ContextVar("layer_substitute", default=None)
+_dispersions: ContextVar[Mapping[int, tf.Tensor]] = ContextVar("layer_dispersions", default=MappingProxyType({}))
 
 
 @contextlib.contextmanager
@@ -59,3 +61,18 @@ def substituted(layer: Any, inputs: tf.Tensor) -> tf.Tensor | None:
     """What a substitute passes on in place of a layer; None if nothing does."""
     substitute = _substitute.get()
     return None if substitute is None else substitute(layer, inputs)
+
+
+@contextlib.contextmanager
+def providing(dispersions: Mapping[int, tf.Tensor]) -> Iterator[None]:
+    """Within it, likelihood layers whose id is known take their dispersion from here, without its constraint."""
+    token = _dispersions.set(dispersions)
+    try:
+        yield
+    finally:
+        _dispersions.reset(token)
+
+
+def provided(layer: Any) -> tf.Tensor | None:
+    """The dispersion that is provided for a layer; None if there is none."""
+    return _dispersions.get().get(id(layer))

@@ -14,11 +14,11 @@ covariances share that product, and apply a root of S each, which takes fewer op
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_odgp.covariances.prepared import FeatureMap, Tensors
+from keras_odgp.covariances.prepared import FeatureMap, Features, Tensors
 from keras_odgp.orthogonal.prediction import Factors, whitened_covariances
 from keras_odgp.orthogonal.gram import Cross
 
@@ -28,16 +28,18 @@ class Cache(NamedTuple):
 
     Attributes:
         prepared: What the feature map of each latent process needs of kernel and features.
-        whitening: Transposed inverse of the factor of all F features, shape `[(L,) F, R]`; rotated if there are
-            `changes`. With the covariance of the prior, orthogonal features change no variance, and R = M.
-        alpha: Weights of the features in the mean, shape `[F, P]` or `[L, F, 1]`.
-        changes: Eigenvalues of S - I, shape `[(L,) R, 1]`; or none.
-        roots: Roots of S of each set for all outputs, shapes `[M, P M]` and `[K, P K]`; or none.
+        alpha: Weights of the features of each set in the mean, shapes `[M, P]` and `[K, P]`, or `[L, M, 1]` and so on.
+        whitening: For each set that changes the variance, the blocks of its rows of the inverse of J, transposed, and
+            rotated if there are `changes`: `[(L,) M, M]` of base features, `[(L,) M, K]` and `[(L,) K, K]` of the
+            others. Each block is a product of its own, so that zeros are not multiplied; and small products are left
+            to one thread, which for few inputs is faster.
+        changes: Eigenvalues of S - I of each such set, shapes `[(L,) M, 1]` and `[(L,) K, 1]`; or none.
+        roots: Roots of S of each such set for all outputs, shapes `[M, P M]` and `[K, P K]`; or none.
     """
 
     prepared: tuple[Tensors, ...]
-    whitening: tf.Tensor
-    alpha: tf.Tensor
+    alpha: Tensors
+    whitening: tuple[Tensors, ...]
     changes: Tensors
     roots: Tensors
 
@@ -45,34 +47,49 @@ class Cache(NamedTuple):
 def precompute(maps: Sequence[FeatureMap], F: Factors) -> Cache:
     """The matrices of predictions, computed in float64 whatever the dtype of the model."""
     prepared, scales = zip(*(each.prepare() for each in maps))
-    scale = tf.cast(tf.stack(scales) if len(scales) > 1 else scales[0], tf.float64)[..., None]  # [(L,) F, 1]
-    dtype, num_outputs = F.alpha.dtype, F.sqrt.shape[0]
+    scales = [tf.cast(_stack(parts), tf.float64)[..., None] for parts in zip(*scales)]  # [(L,) M, 1] of each set
+    dtype, is_separate = F.alpha.dtype, len(maps) == F.sqrt.shape[0]
     wide = F.cast(tf.float64)
-    alpha = wide.alpha if wide.orthogonal_alpha is None else tf.concat([wide.alpha, wide.orthogonal_alpha], axis=0)
+    alphas = [alpha for alpha in (wide.alpha, wide.orthogonal_alpha) if alpha is not None]
     if len(maps) > 1:
-        alpha = tf.transpose(alpha)[..., None]
-    roots_of_q = (wide.sqrt, wide.orthogonal_sqrt)
-    parts = [(whitened, sqrt) for whitened, sqrt in zip(_inverse(wide), roots_of_q) if sqrt is not None]
-    changes, roots = (), ()
-    if len(maps) == num_outputs:
-        sqrts = [sqrt if len(maps) > 1 else sqrt[0] for _, sqrt in parts]
-        values, vectors = zip(*(_eigen(sqrt) for sqrt in sqrts))
-        rows = [tf.matmul(V, whitened, transpose_a=True) for V, (whitened, _) in zip(vectors, parts)]
-        changes = (tf.cast(tf.concat(values, axis=-1)[..., None], dtype),)
-    else:
-        rows = [whitened for whitened, _ in parts]
-        roots = tuple(tf.cast(_stack_outputs(sqrt), dtype) for _, sqrt in parts)
-    whitening = tf.linalg.matrix_transpose(tf.concat(rows, axis=-2))  # [(L,) F, R]
-    return Cache(prepared, tf.cast(scale * whitening, dtype), tf.cast(scale * alpha, dtype), changes, roots)
+        alphas = [tf.transpose(alpha)[..., None] for alpha in alphas]
+    whitening, changes, roots = [], [], []
+    for blocks, sqrt in zip(_inverse(wide), (wide.sqrt, wide.orthogonal_sqrt)):
+        if sqrt is None:  # with the covariance of the prior nothing changes
+            continue
+        if is_separate:
+            values, vectors = _eigen(sqrt if len(maps) > 1 else sqrt[0])
+            blocks = [tf.matmul(vectors, block, transpose_a=True) for block in blocks]
+            changes.append(values[..., None])
+        else:
+            roots.append(_stack_outputs(sqrt))
+        whitening.append([scale * tf.linalg.matrix_transpose(block) for scale, block in zip(scales, blocks)])
+    alphas = [scale * alpha for scale, alpha in zip(scales, alphas)]
+    return Cache(
+        prepared,
+        *tf.nest.map_structure(lambda part: tf.cast(part, dtype), _tuples([alphas, whitening, changes, roots])),
+    )
 
 
-def _inverse(F: Factors) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Rows `[(L,) M, F]` and `[(L,) K, F]` of the inverse of J: what the whitened covariances are of those of units."""
-    sizes = F.alpha.shape[0], 0 if F.orthogonal_alpha is None else F.orthogonal_alpha.shape[0]
+def _inverse(F: Factors) -> list[list[tf.Tensor]]:
+    """Blocks of the inverse of J, row by row: `[(L,) M, M]`; `[(L,) K, M]` and `[(L,) K, K]`."""
+    num_base = F.alpha.shape[0]
+    num_orthogonal = 0 if F.orthogonal_alpha is None else F.orthogonal_alpha.shape[0]
     lead = [] if len(F.Lu.shape) == 2 else [F.Lu.shape[0]]
-    units = tf.eye(sum(sizes), batch_shape=lead, dtype=F.alpha.dtype)
-    Kuf, Kvf = tf.split(units, sizes, axis=-2)
-    return whitened_covariances(F, Cross(Kuf, Kvf, None))
+    # The whitened form of covariances that are columns of the identity.
+    units = tf.eye(num_base + num_orthogonal, batch_shape=lead, dtype=F.alpha.dtype)
+    A, E = whitened_covariances(F, Cross(units[..., :num_base, :], units[..., num_base:, :], None))
+    rows = [[A[..., :num_base]]]
+    return rows if E is None else [*rows, tf.split(E, [num_base, num_orthogonal], axis=-1)]
+
+
+def _stack(parts: Tensors) -> tf.Tensor:
+    """With a leading axis L if there are several."""
+    return tf.stack(parts) if len(parts) > 1 else parts[0]
+
+
+def _tuples(nested: Any) -> Any:
+    return tuple(map(_tuples, nested)) if isinstance(nested, list) else nested
 
 
 def _eigen(sqrt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -89,16 +106,18 @@ def _stack_outputs(sqrt: tf.Tensor) -> tf.Tensor:
 
 def predict_marginals(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Means and variances of latent functions, `[N, P]`, at inputs `[N, D]`."""
-    h, variance = _features(C, maps, X)
-    mean = tf.matmul(h, C.alpha)
-    y = tf.matmul(h, C.whitening)
-    if C.changes:
-        variance += tf.matmul(tf.square(y), C.changes[0])
-    for whitened, T in _by_output(C, y):
-        change = tf.reduce_sum(tf.square(T), axis=-1) - tf.reduce_sum(tf.square(whitened), axis=-1, keepdims=True)
-        variance += change
-    if len(mean.shape) == 3:  # [L, N, 1]
-        return tf.transpose(mean[..., 0]), tf.transpose(variance[..., 0])
+    h = _features(C, maps, X)
+    mean, variance = _products(h, C.alpha), h.prior
+    for index, y in enumerate(_whitened(C, h)):
+        if C.changes:
+            variance += tf.matmul(tf.square(y), C.changes[index])
+        else:
+            squares = tf.reduce_sum(tf.square(_by_output(y, C.roots[index])), axis=-1)
+            variance += squares - tf.reduce_sum(tf.square(y), axis=-1, keepdims=True)
+    if h.scale is not None:
+        mean, variance = mean * h.scale[0], variance * h.scale[1]
+    if len(maps) > 1:
+        return _outputs_last(mean), _outputs_last(variance)
     return mean, variance
 
 
@@ -113,39 +132,49 @@ def predict_covariances(
         X: Inputs.
         prior: Covariances of the prior, shape `[1 or L, S, N, N]`.
     """
-    shape = tf.shape(X)
-    h, _ = _features(C, maps, tf.reshape(X, [-1, X.shape[-1]]))
-    mean = tf.matmul(h, C.alpha)
-    mean = tf.transpose(mean[..., 0]) if len(mean.shape) == 3 else mean
-    y = tf.matmul(h, C.whitening)  # [(L,) S N, R]
-    covariance = prior
-    if C.changes:
-        rows = tf.reshape(y, [-1, shape[0], shape[1], y.shape[-1]])  # [L, S, N, R]
-        weights = tf.reshape(C.changes[0], [-1, 1, 1, y.shape[-1]])
-        covariance += tf.matmul(rows * weights, rows, transpose_b=True)
-    for whitened, T in _by_output(C, y):
-        rows = tf.reshape(whitened, [shape[0], shape[1], whitened.shape[-1]])
-        T = tf.reshape(T, [shape[0], shape[1], *T.shape[1:]])
-        change = tf.einsum("snpm,stpm->psnt", T, T) - tf.matmul(rows, rows, transpose_b=True)
-        covariance += change
-    return tf.reshape(mean, [shape[0], shape[1], mean.shape[-1]]), tf.transpose(covariance, [1, 0, 2, 3])
+    lead = tf.shape(X)[:2]
+    h = _features(C, maps, tf.reshape(X, [-1, X.shape[-1]])).scaled()
+    mean, covariance = _products(h, C.alpha), prior
+    for index, y in enumerate(_whitened(C, h)):
+        rows = tf.reshape(y, [-1, *tf.unstack(lead), y.shape[-1]])  # [1 or L, S, N, R]
+        if C.changes:
+            changes = tf.reshape(C.changes[index], [-1, 1, 1, y.shape[-1]])
+            covariance += tf.matmul(rows * changes, rows, transpose_b=True)
+        else:
+            T = tf.transpose(_by_output(y, C.roots[index]), [1, 0, 2])  # [P, S N, R]
+            T = tf.reshape(T, [T.shape[0], *tf.unstack(lead), y.shape[-1]])
+            covariance += tf.matmul(T, T, transpose_b=True) - tf.matmul(rows, rows, transpose_b=True)
+    mean = _outputs_last(mean) if len(maps) > 1 else mean
+    return tf.reshape(mean, [*tf.unstack(lead), mean.shape[-1]]), tf.transpose(covariance, [1, 0, 2, 3])
 
 
-def _features(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Covariances of features over their scale, `[(L,) N, F]`, and prior variances, `[(L,) N or 1, 1]`."""
-    parts = [each(tensors, X) for each, tensors in zip(maps, C.prepared)]
-    if len(parts) == 1:
-        return parts[0]
-    values, prior = zip(*parts)
-    return tf.stack(values), tf.stack([tf.broadcast_to(part, [tf.shape(X)[0], 1]) for part in prior])
+def _features(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> Features:
+    """Covariances of features, with a leading axis L where outputs have their own."""
+    latents = [each(tensors, X) for each, tensors in zip(maps, C.prepared)]
+    if len(latents) == 1:
+        return latents[0]
+    latents = [latent.scaled() for latent in latents]
+    prior = [tf.broadcast_to(latent.prior, [tf.shape(X)[0], 1]) for latent in latents]
+    return Features([tf.stack(parts) for parts in zip(*(latent.sets for latent in latents))], tf.stack(prior))
 
 
-def _by_output(C: Cache, y: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """Whitened covariances `[N, M]` of each set, and what the roots of all outputs make of them, `[N, P, M]`."""
-    parts, start = [], 0
-    for root in C.roots:
-        size, width = root.shape
-        whitened = y[:, start : start + size]
-        parts.append((whitened, tf.reshape(tf.matmul(whitened, root), [-1, width // size, size])))
-        start += size
-    return parts
+def _whitened(C: Cache, h: Features) -> list[tf.Tensor]:
+    """Whitened covariances of each set that changes the variance, `[(L,) N, M]` and `[(L,) N, K]`."""
+    return [_products(h, blocks) for blocks in C.whitening]
+
+
+def _products(h: Features, blocks: Tensors) -> tf.Tensor:
+    """Sum of the products of the first sets with one block each."""
+    products = [tf.matmul(values, block) for values, block in zip(h.sets, blocks)]
+    return products[0] if len(products) == 1 else products[0] + products[1]
+
+
+def _by_output(y: tf.Tensor, roots: tf.Tensor) -> tf.Tensor:
+    """What the roots of all outputs make of whitened covariances: `[N, P, M]`."""
+    size, width = roots.shape
+    return tf.reshape(tf.matmul(y, roots), [-1, width // size, size])
+
+
+def _outputs_last(parts: tf.Tensor) -> tf.Tensor:
+    """[L, N, 1] to [N, L]."""
+    return tf.transpose(parts[..., 0])

@@ -187,7 +187,7 @@ class OrthogonalPosterior(AbstractPosterior):
         if full_cov:
             cache = precompute(self._maps, self.factors())
             return self._predict(cache, Xnew, full_cov=True, full_output_cov=full_output_cov)
-        mean, variance, _ = marginals(_rows(Xnew), *self._features, self.q, whiten=self.whiten)
+        mean, variance, _ = marginals(as_rows(Xnew), *self._features, self.q, whiten=self.whiten)
         mean, variance = _unfold(mean, Xnew), _unfold(variance, Xnew)
         return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
 
@@ -196,7 +196,7 @@ class OrthogonalPosterior(AbstractPosterior):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         Xnew = tf.convert_to_tensor(Xnew)
         if not full_cov:
-            mean, variance = (_unfold(part, Xnew) for part in predict_marginals(cache, self._maps, _rows(Xnew)))
+            mean, variance = (_unfold(part, Xnew) for part in predict_marginals(cache, self._maps, as_rows(Xnew)))
             return self._mix(mean, variance, full_cov=False, full_output_cov=full_output_cov)
         batch = tf.shape(Xnew)[:-2]
         flat = tf.reshape(Xnew, tf.concat([[-1], tf.shape(Xnew)[-2:]], axis=0))
@@ -231,7 +231,7 @@ class OrthogonalPosterior(AbstractPosterior):
         return mean, tf.einsum("...lnm,pl->...pnm" if full_cov else "...nl,pl->...np", covariance, tf.square(W))
 
 
-def _rows(X: tf.Tensor) -> tf.Tensor:
+def as_rows(X: tf.Tensor) -> tf.Tensor:
     """Inputs `[..., N, D]` as rows: where only marginals are needed, leading axes are more points."""
     return X if len(X.shape) == 2 else tf.reshape(X, [-1, X.shape[-1]])
 

@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import gpflow
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_odgp.layers import OrthogonalGP
+from keras_odgp.layers.likelihood_layers import DispersionLayer
 from keras_odgp.numerics import float_context
 from keras_odgp.orthogonal import OrthogonalPosterior
 
 
-class CachedLayer:
-    """The factors of one GP layer, kept in variables, and the weights that they were made from."""
+class _Cached:
+    """What follows from the weights of a layer, kept in variables, and the weights that it was made from.
+
+    Args:
+        layer: The layer.
+        parameters: GPflow parameters whose weights it follows from.
+    """
+
+    def __init__(self, layer: keras.Layer, parameters: Sequence[gpflow.Parameter]) -> None:
+        self.layer = layer
+        self._weights = [parameter.unconstrained_variable for parameter in parameters]
+        self._values = self._snapshot()
+
+    def _snapshot(self) -> list[np.ndarray]:
+        return [weight.numpy().copy() for weight in self._weights]
+
+    def refresh(self) -> None:
+        """Computes it anew if a weight has changed since it was computed."""
+        if all(np.array_equal(weight.numpy(), value) for weight, value in zip(self._weights, self._values)):
+            return
+        with float_context(self.layer.compute_dtype):
+            self._update()
+        self._values = self._snapshot()
+
+    def _update(self) -> None:
+        raise NotImplementedError
+
+    def _storage(self) -> Sequence[tf.Variable]:
+        raise NotImplementedError
+
+    def variables(self) -> list[keras.Variable]:
+        """Keras variables that share the storage, so that exports have them."""
+        return [
+            keras.Variable(
+                initializer=variable,
+                trainable=False,
+                dtype=variable.dtype.name,
+                autocast=False,
+                aggregation="none",
+                name=f"{self.layer.name}_factor_{index}",
+            )
+            for index, variable in enumerate(self._storage())
+        ]
+
+
+class CachedLayer(_Cached):
+    """The factors of one GP layer."""
 
     def __init__(self, layer: OrthogonalGP) -> None:
-        self.layer = layer
         of = layer.posterior
+        super().__init__(layer, of.parameters)
         with tf.init_scope(), float_context(layer.compute_dtype):
             self.posterior = OrthogonalPosterior(
                 of.kernel,
@@ -32,33 +80,27 @@ class CachedLayer:
                 orthogonal_covariance=of.orthogonal_covariance,
                 precompute_cache="variable",
             )
-        self._weights = [parameter.unconstrained_variable for parameter in of.parameters]
-        self._values = self._snapshot()
 
-    def _snapshot(self) -> list[np.ndarray]:
-        return [weight.numpy().copy() for weight in self._weights]
+    def _update(self) -> None:
+        self.posterior.update_cache()
 
-    def refresh(self) -> None:
-        """Computes the factors anew if a weight has changed since they were computed."""
-        if all(np.array_equal(weight.numpy(), value) for weight, value in zip(self._weights, self._values)):
-            return
-        with float_context(self.layer.compute_dtype):
-            self.posterior.update_cache()
-        self._values = self._snapshot()
+    def _storage(self) -> Sequence[tf.Variable]:
+        return self.posterior.cache or ()
 
-    def variables(self) -> list[keras.Variable]:
-        """Keras variables that share the storage of the factors, so that exports have them."""
-        return [
-            keras.Variable(
-                initializer=variable,
-                trainable=False,
-                dtype=variable.dtype.name,
-                autocast=False,
-                aggregation="none",
-                name=f"{self.layer.name}_factor_{index}",
-            )
-            for index, variable in enumerate(self.posterior.cache or ())
-        ]
+
+class CachedDispersion(_Cached):
+    """The dispersion of a likelihood layer, without the operations of its constraint."""
+
+    def __init__(self, layer: DispersionLayer) -> None:
+        super().__init__(layer, [layer.parameter])
+        with tf.init_scope(), float_context(layer.compute_dtype):
+            self.value = tf.Variable(tf.convert_to_tensor(layer.parameter), trainable=False)
+
+    def _update(self) -> None:
+        self.value.assign(tf.convert_to_tensor(self.layer.parameter))
+
+    def _storage(self) -> Sequence[tf.Variable]:
+        return [self.value]
 
 
 class SampledPass:
@@ -82,6 +124,8 @@ class SampledPass:
         distinct = num if self._num_hidden else 1
         rows = inputs if distinct == num else inputs[: tf.shape(inputs)[0] // num]
         moments = layer.cached_marginals(rows, self._layers[id(layer)].posterior)
+        if layer.return_moments and distinct == num:
+            return tf.stack(moments, axis=-1)
         mean, variance = (
             tf.reshape(part, tf.concat([[distinct, -1], tf.shape(part)[1:]], axis=0)) for part in moments
         )  # [1 or S, N, ..., units]

@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from keras_odgp.layers import OrthogonalGP, recording
-from keras_odgp.predictive.factors import CachedLayer, SampledPass, ShapePass
+from keras_odgp.layers.likelihood_layers import DispersionLayer
+from keras_odgp.predictive.factors import CachedDispersion, CachedLayer, SampledPass, ShapePass
 from keras_odgp.predictive.repeats import repeats_examples
 
 MOST_ROWS = 16_384  # that go through the GP layers at a time: examples times samples
@@ -54,6 +55,11 @@ class Mixture:
     ) -> None:
         self._model, self._num_samples, self._seed, self._check = model, num_samples, seed, check
         self._layers = {id(layer): CachedLayer(layer) for layer in layers}
+        self._dispersions = {
+            id(layer): CachedDispersion(layer)
+            for layer in model._flatten_layers()
+            if isinstance(layer, DispersionLayer) and layer.built
+        }
         self._plans: dict[Any, Plan] = {}
         self._compiled: dict[Any, Any] = {}
 
@@ -61,12 +67,15 @@ class Mixture:
         """Computes factors anew where weights have changed."""
         with tf.init_scope():
             if tf.executing_eagerly():
-                for layer in self._layers.values():
+                for layer in self._cached():
                     layer.refresh()
 
     def variables(self) -> list[keras.Variable]:
         """The factors of all layers as Keras variables."""
-        return [variable for layer in self._layers.values() for variable in layer.variables()]
+        return [variable for layer in self._cached() for variable in layer.variables()]
+
+    def _cached(self) -> list[CachedLayer | CachedDispersion]:
+        return [*self._layers.values(), *self._dispersions.values()]
 
     def by_chunks(
         self, function: Callable[..., Any], inputs: Any, *others: tf.Tensor, num_results: int = 1
@@ -83,20 +92,21 @@ class Mixture:
         first = keras.tree.flatten(inputs)[0]
         shapes: list[tf.TensorShape] = []
 
-        def results_of(start: Any) -> list[tf.Tensor]:
-            part, *rest = keras.tree.map_structure(lambda array: array[start : start + plan.chunk], (inputs, *others))
+        def results_of(part: Any, *rest: tf.Tensor) -> list[tf.Tensor]:
             results = function(self._components(part, plan), *rest)
             results = [results] if num_results == 1 else list(results)
             shapes[:] = [result.shape for result in results]
             return results
 
         if first.shape[0] is not None and first.shape[0] <= plan.chunk:
-            return results_of(0)
+            return results_of(inputs, *others)
         num = tf.maximum((tf.shape(first)[0] + plan.chunk - 1) // plan.chunk, 1)
         arrays = [tf.TensorArray(plan.dtype, size=num, infer_shape=False) for _ in range(num_results)]
 
         def body(index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, list[tf.TensorArray]]:
-            results = results_of(index * plan.chunk)
+            start = index * plan.chunk
+            parts = keras.tree.map_structure(lambda array: array[start : start + plan.chunk], (inputs, *others))
+            results = results_of(*parts)
             return index + 1, [array.write(index, result) for array, result in zip(arrays, results)]
 
         _, arrays = tf.while_loop(lambda index, _: index < num, body, (0, arrays), parallel_iterations=1)
@@ -110,9 +120,13 @@ class Mixture:
             return tf.tile(array, [num_samples, *([1] * (len(array.shape) - 1))])
 
         rows = keras.tree.map_structure(repeat, inputs) if num_samples > 1 else inputs
-        with recording.substituting(SampledPass(self._layers, num_samples, self._seed)):
+        dispersions = {key: tf.convert_to_tensor(layer.value) for key, layer in self._dispersions.items()}
+        sampled = SampledPass(self._layers, num_samples, self._seed)
+        with recording.substituting(sampled), recording.providing(dispersions):
             output = self._model(rows, training=False)
         static = output.shape
+        if num_samples == 1 and not plan.is_repeated:
+            return tf.expand_dims(output, -3)
         output = tf.reshape(output, tf.concat([[num_samples, -1], tf.shape(output)[1:]], axis=0))
         output = tf.ensure_shape(output, [num_samples, None, *static[1:]])
         rank = len(output.shape)

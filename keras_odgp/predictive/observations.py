@@ -42,6 +42,8 @@ class Observations:
 
     def moments(self, components: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of the targets, both `[..., units]`, by the law of total variance."""
+        if components.shape[-3] == 1 and not isinstance(self._gpflow(components), MonteCarloLikelihood):
+            return self.likelihood.mean_and_variance(tf.squeeze(components, -3))
         mean, variance = self._component_moments(components)  # [..., S, P]
         total = tf.reduce_mean(mean, axis=-2, keepdims=True)
         return total[..., 0, :], tf.reduce_mean(variance + tf.square(mean - total), axis=-2)

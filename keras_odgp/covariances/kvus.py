@@ -55,9 +55,7 @@ def Kvu_activations_activations(
     if orthogonal is base:
         cosines = tf.linalg.set_diag(cosines, tf.ones_like(norms_u))
     products = orthogonal.coefficients(levels, dimension) * base.coefficients(levels, dimension)
-    values = zonal_series(
-        cosines, _over_kernel(products, levels, dimension, kernel), levels=levels, dimension=dimension
-    )
+    values = zonal_series(cosines, over_kernel(products, levels, dimension, kernel), levels=levels, dimension=dimension)
     return scale_outer(values, norms_v / kernel.variance, norms_u)
 
 
@@ -72,9 +70,7 @@ def Kvu_harmonics_activations(
     shared = shared_levels(orthogonal, base, kernel)
     sigma = np.zeros(len(orthogonal.levels))
     sigma[[level in shared for level in orthogonal.levels]] = base.coefficients(shared, orthogonal.dimension)
-    ratios = (
-        tf.cast(_over_kernel(sigma, orthogonal.levels, orthogonal.dimension, kernel), norms.dtype) / kernel.variance
-    )
+    ratios = tf.cast(over_kernel(sigma, orthogonal.levels, orthogonal.dimension, kernel), norms.dtype) / kernel.variance
     values = spherical_harmonics(directions, orthogonal.levels)
     return scale_outer(values, tf.repeat(ratios, orthogonal.num_harmonics_per_level), norms)
 
@@ -122,7 +118,7 @@ def _common_dimension(orthogonal: int, base: int) -> int:
     return base
 
 
-def _over_kernel(products: np.ndarray, levels: tuple[int, ...], dimension: int, kernel: ZonalKernel) -> tf.Tensor:
+def over_kernel(products: np.ndarray, levels: tuple[int, ...], dimension: int, kernel: ZonalKernel) -> tf.Tensor:
     """Products of feature coefficients over the kernel's: in float64 and by logarithms, since each may underflow."""
     with np.errstate(divide="ignore"):
         log_sizes = np.log(np.abs(products))

@@ -56,7 +56,7 @@ class ModelFunctions:
         check_count("seed", seed, least=0)
         self._model, self._num = model, int(num)
         self._samples = {
-            id(layer): FunctionSamples(layer.posterior, self._num, _seed(seed, index))
+            id(layer): FunctionSamples(layer.posterior, self._num, layer_seed(seed, index))
             for index, layer in enumerate(gp_layers(model))
         }
         self._values = values_of(model)
@@ -151,6 +151,6 @@ def _shows_moments(output: tf.Tensor) -> bool:
     return bool(missing[..., 1].all() and not missing[..., 0].any())
 
 
-def _seed(seed: int, index: int) -> int:
+def layer_seed(seed: int, index: int) -> int:
     """A seed of its own for each layer."""
     return int(np.random.SeedSequence((seed, index)).generate_state(1)[0])

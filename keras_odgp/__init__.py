@@ -13,12 +13,13 @@ from keras_odgp import (
     metrics,
     numerics,
     orthogonal,
+    sampling,
     saving,
     spherical,
 )
 from keras_odgp._version import __version__
 from keras_odgp.adapting import adapt
-from keras_odgp.predictive import Predictive, plot_predictive
+from keras_odgp.predictive import Predictive, plot_predictive, sample_functions
 
 __all__ = [
     "Predictive",
@@ -36,6 +37,8 @@ __all__ = [
     "numerics",
     "orthogonal",
     "plot_predictive",
+    "sample_functions",
+    "sampling",
     "saving",
     "spherical",
 ]

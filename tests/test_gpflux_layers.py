@@ -31,6 +31,7 @@ from keras_odgp.inducing import SphericalHarmonics
 from keras_odgp.kernels import ArcCosine, Matern52
 from keras_odgp.layers import GaussianLikelihood, OrthogonalGP
 from keras_odgp.losses import VariationalLoss
+from keras_odgp.sampling import FunctionSamples
 
 NUM_DATA, NUM_INPUTS = 20, 2
 Q = ("q_mu", "q_sqrt", "orthogonal_q_mu", "orthogonal_q_sqrt")
@@ -297,8 +298,37 @@ def test_errors(rng, x):
     for inputs in (x[0], x[:, :1]):
         with pytest.raises(ValueError, match="Expected inputs of shape \\[..., N, 2\\]. Got shape"):
             layer.predict(inputs)
-    with pytest.raises(NotImplementedError, match="function samples"):
-        layer.sample()
+
+
+# -- function samples -------------------------------------------------------------------------------------------------
+
+
+def test_sample_is_a_function_of_gpflux(rng, x):
+    layer = make_layer(rng, mean_function=Linear(rng.normal(size=(2, 2)), [0.3, -0.2]))
+    sample = layer.sample(seed=4)
+    assert isinstance(sample, gpflux.sampling.sample.Sample)
+    values = sample(x)
+    expected = FunctionSamples(layer.posterior(None), 1, 4)(x)[0] + layer.mean_function(x)
+    np.testing.assert_allclose(values, expected, **TOLERANCE)
+    layer.mean_function.b.assign([5.0, 5.0])
+    layer.q_mu.assign(layer.q_mu + 1.0)
+    np.testing.assert_array_equal(sample(x), values)  # the function that was drawn
+    assert np.abs(layer.sample()(x) - layer.sample()(x)).max() > 1e-3
+    repeated = []
+    for _ in range(2):
+        tf.random.set_seed(1)
+        repeated.append(layer.sample()(x))
+    np.testing.assert_array_equal(*repeated)
+
+
+def test_samples_of_deep_models_of_gpflux(rng, x):
+    layers = [make_layer(rng, mean_function=Identity()), make_layer(rng, pair=("points", "points"), num_outputs=1)]
+    model = gpflux.models.DeepGP(layers, gpflow.likelihoods.Gaussian(0.1))
+    sample = gpflux.models.deep_gp.sample_dgp(model)
+    values = sample(x)
+    assert values.shape == (NUM_DATA, 1)
+    rows = np.concatenate([sample(row[None]) for row in x[:3]])
+    np.testing.assert_allclose(rows, values[:3], **TOLERANCE)
 
 
 # -- to the Keras layer and back --------------------------------------------------------------------------------------
@@ -442,7 +472,8 @@ def test_no_other_part_brings_gpflux():
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             brings = any(name.split(".")[0] == "gpflux" or name.startswith("keras_odgp.gpflux") for name in names)
-            assert not brings or path.parent.name == "gpflux_layers", path
+            # Fourier features too are of GPflux, but imported within a function, when they are needed.
+            assert not brings or path.parent.name == "gpflux_layers" or path.name == "fourier.py", path
 
 
 def test_models_of_both_keras_train_in_one_process(rng, x, y):

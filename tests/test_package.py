@@ -30,6 +30,7 @@ ORDER = [
     "inducing",
     "covariances",
     "orthogonal",
+    "sampling",
     "gpflow_models",
     "likelihoods",
     "saving",

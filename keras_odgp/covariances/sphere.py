@@ -149,7 +149,7 @@ def _units_units(first: Units, second: Units, kernel: ZonalKernel) -> tf.Tensor:
     if not levels:
         return tf.zeros_like(cosines)
     products = first.features.coefficients(levels, dimension) * second.features.coefficients(levels, dimension)
-    weights = _over_kernel(products, levels, dimension, kernel)
+    weights = over_kernel(products, levels, dimension, kernel)
     return zonal_series(cosines, weights, levels=levels, dimension=dimension)
 
 
@@ -174,7 +174,7 @@ def _harmonics_units(first: Harmonics, second: Units, kernel: ZonalKernel) -> tf
     sigma = np.zeros(len(harmonics.levels))
     sigma[[level in shared for level in harmonics.levels]] = second.features.coefficients(shared, harmonics.dimension)
     values = spherical_harmonics(second.directions, harmonics.levels)
-    ratios = tf.cast(_over_kernel(sigma, harmonics.levels, harmonics.dimension, kernel), values.dtype)
+    ratios = tf.cast(over_kernel(sigma, harmonics.levels, harmonics.dimension, kernel), values.dtype)
     return tf.repeat(ratios, harmonics.num_harmonics_per_level)[:, None] * values
 
 
@@ -217,7 +217,7 @@ def _common_dimension(orthogonal: int, base: int) -> int:
     return base
 
 
-def _over_kernel(
+def over_kernel(
     products: np.ndarray, levels: tuple[int, ...], dimension: int, kernel: ZonalKernel
 ) -> np.ndarray | tf.Tensor:
     """Products of feature coefficients over the kernel's: in float64 and by logarithms, since each may underflow."""

@@ -17,6 +17,7 @@ from gpflow.kernels import Kernel, MultioutputKernel, SharedIndependent
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import PrecomputeCacheType
 from gpflux.layers import GPLayer
+from gpflux.sampling.sample import Sample
 
 from keras_odgp.checks import check_count
 from keras_odgp.inducing import SphericalHarmonics
@@ -25,6 +26,7 @@ from keras_odgp.orthogonal import OrthogonalPosterior
 from keras_odgp.orthogonal.gram import latents, mixing, num_features
 from keras_odgp.orthogonal.posterior import check_orthogonal_covariance
 from keras_odgp.orthogonal.variational import OrthogonalCovariance
+from keras_odgp.sampling import FunctionSamples
 
 
 class OrthogonalGPLayer(GPLayer):
@@ -190,16 +192,26 @@ class OrthogonalGPLayer(GPLayer):
         """Divergence of q from the prior, a scalar."""
         return self.posterior(None).prior_kl()
 
-    def sample(self) -> Any:
-        """Samples of whole functions are not available from this layer; samples at given inputs come from calling it.
+    def sample(self, seed: int | None = None) -> Sample:
+        """A function drawn from the posterior, mean function included, from inputs `[N, D]` to values `[N, P]`.
 
-        Raises:
-            NotImplementedError: Always.
+        It is one and the same function at every call, and keeps the parameters that the layer has now.
+
+        Args:
+            seed: Seed. Defaults to a new one at every call, which `tf.random.set_seed` determines.
         """
-        raise NotImplementedError(
-            "OrthogonalGPLayer has no function samples: GPflux's need a decomposition of the prior that knows of "
-            "orthogonal features. Call the layer with full_cov=True for joint samples at given inputs."
-        )
+        if seed is None:
+            seed = int(tf.random.uniform([], maxval=tf.int32.max, dtype=tf.int32))
+        functions = FunctionSamples(self.posterior(None), 1, seed)
+        return _FunctionSample(functions) + gpflow.utilities.freeze(self.mean_function)
+
+
+class _FunctionSample(Sample):
+    def __init__(self, functions: FunctionSamples) -> None:
+        self._functions = functions
+
+    def __call__(self, X: Any) -> tf.Tensor:
+        return self._functions(X)[0]
 
 
 def num_outputs(layer: GPLayer) -> int:

@@ -14,6 +14,7 @@ from keras_odgp.checks import check_count
 from keras_odgp.layers import recording
 from keras_odgp.layers.construction import check_dtype, claim, make_posterior, restart_q
 from keras_odgp.layers.divergence import DivergenceLayer
+from keras_odgp.layers.function_samples import FunctionSample
 from keras_odgp.layers.mean_functions import FixedLinear, check_mean_function, make_mean_function
 from keras_odgp.layers.specification import check_features, check_kernel, make_kernel
 from keras_odgp.layers.starts import check_rows, collect_rows, start_features
@@ -231,6 +232,14 @@ class OrthogonalGP(DivergenceLayer):
         if self.mean_layer is not None:
             mean += tf.cast(self.mean_layer(inputs), mean.dtype)
         return mean, variance
+
+    def sample_function(self, seed: int) -> FunctionSample:
+        """A function drawn from the posterior, mean function included: a callable from `[..., D]` to `[..., units]`.
+
+        It is one and the same function at every call, cheap at new inputs and differentiable in them. Equal seeds and
+        weights give equal functions; training the layer later does not change a function that was drawn.
+        """
+        return FunctionSample(self, seed)
 
     def adapt(self, data: Any, *, num_data: int | None = None, method: str = "kmeans") -> None:
         """Takes start values from data that reach the layer, in the manner of `keras.layers.Normalization`.

@@ -28,7 +28,7 @@ def repeats_examples(model: keras.Model, specs: Any, output_shape: tf.TensorShap
         return False
     reached: list[np.ndarray] = []
     with recording.substituting(_ones), recording.visiting(lambda _, inputs: reached.append(np.asarray(inputs))):
-        model(keras.tree.map_structure(_example, specs), training=False)
+        model(keras.tree.map_structure(example, specs), training=False)
     is_copied = [array.ndim > 2 and array.shape[1] == output_shape[1] for array in reached]
     return is_copied[0] and all(
         bool((array == array[:, :1]).all()) for array, copied in zip(reached, is_copied) if copied
@@ -40,7 +40,7 @@ def _ones(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
     return ShapePass()(layer, inputs) + 1.0
 
 
-def _example(spec: tf.TensorSpec) -> tf.Tensor:
+def example(spec: tf.TensorSpec) -> tf.Tensor:
     """One example, in which neighbouring numbers differ; whole numbers are 0 and 1, which any embedding takes."""
     shape = [1, *(size or 2 for size in spec.shape[1:])]
     numbers = np.arange(np.prod(shape))

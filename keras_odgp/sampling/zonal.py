@@ -135,8 +135,8 @@ class ZonalPrior:
     def _ratios(self, features: ActivationFeatures) -> tf.Tensor:
         """Coefficients of the activation over those of the kernel, by level, float64; zero where either has none."""
         active = features.active_levels(self.kernel)
-        values = over_kernel(features.coefficients(active, self.dimension), active, self.dimension, self.kernel)
-        values /= tf.cast(self.kernel.variance, tf.float64)
+        ratios = over_kernel(features.coefficients(active, self.dimension), active, self.dimension, self.kernel)
+        values = ratios / tf.cast(self.kernel.variance, tf.float64)
         return tf.scatter_nd([[level] for level in active], values, [features.num_levels])
 
     def _evaluate(self, directions: tf.Tensor, ratios: tf.Tensor | None) -> tf.Tensor:

@@ -71,7 +71,8 @@ def moments(G: Gram, C: Cross, q: Variational, *, whiten: bool, name: str = "") 
         mean, change = project(A, shifted, sqrt)
         mean += weigh(C.Kvf, b)
         return _finish(C, mean, change, Variational(mu, sqrt, orthogonal_mu))
-    Svf = C.Kvf if B is None else C.Kvf - tf.matmul(B, A, transpose_a=True)
+    # Minus B, not minus the product: then the gradient negates no matrix with a column for each datum.
+    Svf = C.Kvf if B is None else C.Kvf + tf.matmul(-B, A, transpose_a=True)
     (E,), orthogonal_mu, orthogonal_sqrt = _solve_and_whiten(
         Svv, [Svf], q.orthogonal_mu, q.orthogonal_sqrt, whiten=whiten, reference=reference, name=f"Svv{name}"
     )

@@ -59,11 +59,16 @@ def _project_shared(A: tf.Tensor, q_mu: tf.Tensor, q_sqrt: tf.Tensor) -> tuple[A
             column = tf.transpose(tf.reshape(column, [size - start, num_outputs, end - start]), [1, 0, 2])
             columns.append(tf.pad(column, [[0, 0], [start, 0], [0, 0]]))
         q_sqrt_bar = tf.concat(columns, axis=-1)
-        # Rows of A from the block on: the product sums over outputs by itself.
-        parts = [tf.matmul(q_mu, mean_bar, transpose_b=True) - A * tf.reduce_sum(twice, axis=0)]
-        for block, w, (start, _) in zip(blocks, weighted, bounds):
-            parts.append(tf.pad(tf.matmul(block, w), [[start, 0], [0, 0]]) if start else tf.matmul(block, w))
-        return tf.add_n(parts), tf.matmul(A, mean_bar), q_sqrt_bar
+        # Rows of A from the block on: the product sums over outputs by itself. Added up row by row of blocks, since
+        # what is above a block is zero.
+        whole = tf.matmul(q_mu, mean_bar, transpose_b=True) - A * tf.reduce_sum(twice, axis=0)
+        products = [tf.matmul(block, w) for block, w in zip(blocks, weighted)]  # [M - start, N]
+        rows = []
+        for start, end in bounds:
+            parts = [part[start - first : end - first] for part, (first, _) in zip(products, bounds) if first <= start]
+            rows.append(tf.add_n([whole[start:end], *parts]))
+        A_bar = tf.concat(rows, axis=0) if len(rows) > 1 else rows[0]
+        return A_bar, tf.matmul(A, mean_bar), q_sqrt_bar
 
     return (mean, change), gradient
 

@@ -52,10 +52,11 @@ def _standard_kl(mu: tf.Tensor, sqrt: tf.Tensor) -> tuple[tf.Tensor, Any]:
     diagonal = tf.linalg.diag_part(sqrt)  # [P, M]
     log_determinant = tf.reduce_sum(tf.math.log(tf.square(diagonal)))
     size = tf.cast(tf.size(diagonal), mu.dtype)
-    kl = 0.5 * (tf.reduce_sum(tf.square(mu)) + tf.reduce_sum(tf.square(sqrt)) - size - log_determinant)
+    kl = tf.nn.l2_loss(mu) + tf.nn.l2_loss(sqrt) - 0.5 * (size + log_determinant)
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return upstream * mu, upstream * tf.linalg.set_diag(sqrt, diagonal - 1.0 / diagonal)
+        # Multiplied first: the diagonal is then set in place, not in a copy.
+        return upstream * mu, tf.linalg.set_diag(upstream * sqrt, upstream * (diagonal - 1.0 / diagonal))
 
     return kl, gradient
 

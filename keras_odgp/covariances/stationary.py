@@ -129,7 +129,9 @@ def _squared_norms(points: tf.Tensor) -> tf.Tensor:
 
 def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
     """The columns that a kernel sees, without an operation where it sees all."""
-    return X if kernel.active_dims == slice(None) else kernel.slice(X, None)[0]
+    dims = kernel.active_dims
+    sees_all = isinstance(dims, slice) and dims == slice(None)
+    return X if sees_all else kernel.slice(X, None)[0]
 
 
 def is_known(kernel: kernels.Kernel) -> bool:

@@ -32,8 +32,8 @@ SEED = 0
 NUM_INPUTS = 8
 NUM_DATA = 512  # to start from
 NOISE = 0.1
-BATCHES_IN_CALL = 32  # of small batches; of large ones as many as have this number of rows together
-ROWS_IN_CALL = 1024
+BATCHES_IN_CALL = 256  # at most: so many that what a call costs is spread thin
+ROWS_IN_CALL = 2048  # at most, for each sample one
 
 Prediction = Callable[[tf.Tensor], Any]
 

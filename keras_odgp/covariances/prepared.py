@@ -126,7 +126,7 @@ class _ZonalMap(FeatureMap):
         kernel = self._kernel
         if isinstance(features, SphericalHarmonics):
             features.check_kernel(kernel)
-            return None, tf.ones([features.shape[0]], kernel.variance.dtype)
+            return None, tf.ones([sum(features.num_harmonics_per_level)], kernel.variance.dtype)
         if isinstance(features, ActivationFeatures):
             return features.project(kernel)
         directions, radial = kernel.project(kernel.slice(tf.convert_to_tensor(features.Z), None)[0])
@@ -135,7 +135,7 @@ class _ZonalMap(FeatureMap):
     def __call__(self, tensors: Tensors, X: tf.Tensor) -> Features:
         kernel = self._kernel
         roots, prior, *rest = tensors
-        hyperparameters = rest[: kernel.num_shape_hyperparameters]
+        hyperparameters = tuple(rest[: kernel.num_shape_hyperparameters])
         products = iter(rest[kernel.num_shape_hyperparameters :])
         inputs = active_columns(kernel, X)
         if inputs.shape[-1] not in (None, roots.shape[0] - 1):

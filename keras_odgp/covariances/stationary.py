@@ -158,7 +158,8 @@ def _squared_norms(points: tf.Tensor) -> tf.Tensor:
 
 def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
     """The columns that a kernel sees, without an operation where it sees all."""
-    sees_all = isinstance(kernel.active_dims, slice) and kernel.active_dims == slice(None)
+    dims = kernel.active_dims
+    sees_all = isinstance(dims, slice) and dims == slice(None)
     return X if sees_all else kernel.slice(X, None)[0]
 
 

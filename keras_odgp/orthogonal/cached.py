@@ -1,10 +1,10 @@
 r"""The prediction path: matrices computed once, then means and (co)variances at any inputs by products alone.
 
 With $h(x)$ the covariances of all features with $f(x)$, and $J$ the factor of the covariance of all features, of blocks
-$L_u$, $B^\top$ and $L_v$, the whitened covariances are $y = J^{-1} h(x)$. The mean is $\alpha^\top h(x)$ and the variance
-$k(x, x) - y^\top (I - S)\, y$, with S the whitened covariance of q. The inverse of the factor is formed once, by
-triangular solves in float64; what is squared is whitened first, so that the variance loses no more digits than by
-solves (that of the covariance itself, $h^\top Q h$, would lose half of them).
+$L_u$, $B^\top$ and $L_v$, the whitened covariances are $y = J^{-1} h(x)$. The mean is $\alpha^\top h(x)$ and the
+variance $k(x, x) - y^\top (I - S)\, y$, with S the whitened covariance of q. The inverse of the factor is formed once,
+by triangular solves in float64. What is squared is whitened first: so the variance loses the digits of the condition of
+the factor, half of those that the inverse of the covariance itself, $h^\top Q h$, would lose.
 
 Where every output has covariances of its own, or there is one output, the eigenvectors of $I - S = V D V^\top$ go into
 the same matrix: a single product, and the variance is $k(x, x) - \sum_i d_i (V^\top y)_i^2$. Outputs that share their
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_odgp.covariances.prepared import FeatureMap, Features, Tensors
-from keras_odgp.orthogonal.prediction import Factors, whitened_covariances
 from keras_odgp.orthogonal.gram import Cross
+from keras_odgp.orthogonal.prediction import Factors, whitened_covariances
 
 
 class Cache(NamedTuple):
@@ -59,11 +59,12 @@ def precompute(maps: Sequence[FeatureMap], F: Factors) -> Cache:
             continue
         if is_separate:
             values, vectors = _eigen(sqrt if len(maps) > 1 else sqrt[0])
-            blocks = [tf.matmul(vectors, block, transpose_a=True) for block in blocks]
+            rows = [tf.matmul(block, vectors, transpose_a=True) for block in blocks]
             changes.append(values[..., None])
         else:
+            rows = [tf.linalg.matrix_transpose(block) for block in blocks]
             roots.append(_stack_outputs(sqrt))
-        whitening.append([scale * tf.linalg.matrix_transpose(block) for scale, block in zip(scales, blocks)])
+        whitening.append([scale * row for scale, row in zip(scales, rows)])
     alphas = [scale * alpha for scale, alpha in zip(scales, alphas)]
     return Cache(
         prepared,

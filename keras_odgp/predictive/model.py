@@ -100,7 +100,7 @@ class Predictive(keras.Model):
             check=self._observations.likelihood.check_output,
         )
         self._factors = self._mixture.variables()  # which exports need
-        self.jit_compile = False  # on CPU, triangular solves are slower with XLA
+        self.jit_compile = False  # XLA takes longer to compile, and on CPU is no faster
         self.built = True
         specs = self._mixture.input_specs()
         if specs is not None:

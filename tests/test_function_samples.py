@@ -128,7 +128,7 @@ def test_functional_models_with_several_inputs_and_outputs(x):
 def test_sequences_and_repeated_examples(x):
     layer = make_layer(1, return_moments=True)
     repeated = keras.Sequential(
-        [keras.Input((2,), dtype="float64"), keras.layers.RepeatVector(4), make_layer(2), layer]
+        [keras.Input((2,), dtype="float64"), keras.layers.RepeatVector(4, dtype="float64"), make_layer(2), layer]
     )
     keras_odgp.adapt(repeated, x)
     values = keras_odgp.sample_functions(repeated, 2, seed=0)(x)

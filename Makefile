@@ -33,6 +33,7 @@ bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks.covariances
 	$(BIN)/python -m benchmarks.step --rounds 7 --dtypes float64
 	$(BIN)/python -m benchmarks.predict
+	$(BIN)/python -m benchmarks.function_samples
 	$(BIN)/python -m benchmarks.deep_step --rounds 5
 	$(BIN)/python -m benchmarks.natural
 

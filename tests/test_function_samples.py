@@ -33,7 +33,7 @@ def model(x):
     """Two GP layers, an ordinary layer between them, trained for a moment."""
     model = keras.Sequential(
         [
-            keras.Input((2,)),
+            keras.Input((2,), dtype="float64"),
             make_layer(2, initial_scale=0.5),
             keras.layers.Dense(3, activation="tanh", dtype="float64"),
             make_layer(2, kernel="matern52", return_moments=True),
@@ -111,7 +111,7 @@ def test_a_loaded_model_in_another_process_has_the_same_functions(model, functio
 
 def test_functional_models_with_several_inputs_and_outputs(x):
     """A skip connection, a layer that is used twice, and outputs of which only one has moments."""
-    a, b = keras.Input((2,), name="a"), keras.Input((1,), name="b")
+    a, b = (keras.Input((n,), dtype="float64", name=name) for n, name in ((2, "a"), (1, "b")))
     shared = make_layer(2, mean_function="identity")
     hidden = shared(shared(a))
     joined = keras.layers.Concatenate(dtype="float64")([hidden, a, b])
@@ -127,11 +127,13 @@ def test_functional_models_with_several_inputs_and_outputs(x):
 
 def test_sequences_and_repeated_examples(x):
     layer = make_layer(1, return_moments=True)
-    repeated = keras.Sequential([keras.Input((2,)), keras.layers.RepeatVector(4), make_layer(2), layer])
+    repeated = keras.Sequential(
+        [keras.Input((2,), dtype="float64"), keras.layers.RepeatVector(4, dtype="float64"), make_layer(2), layer]
+    )
     keras_odgp.adapt(repeated, x)
     values = keras_odgp.sample_functions(repeated, 2, seed=0)(x)
     assert values.shape == (2, 30, 1)  # all copies of an example have the same value
-    sequences = keras.Sequential([keras.Input((5, 2)), *repeated.layers[1:]])
+    sequences = keras.Sequential([keras.Input((5, 2), dtype="float64"), *repeated.layers[1:]])
     steps = keras_odgp.sample_functions(sequences, 2, seed=0)(x.reshape(6, 5, 2))
     np.testing.assert_allclose(np.reshape(steps, values.shape), values, **TOLERANCE)
 

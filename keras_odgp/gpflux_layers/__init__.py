@@ -1,6 +1,6 @@
 """The orthogonally decoupled posterior as a GPflux layer, and the ways from the Keras layer to it and back.
 
-The only part that imports GPflux, which brings Keras 2 (`tf_keras`): `import keras_odgp` leaves it out, and
+Imports GPflux, which brings Keras 2 (`tf_keras`): `import keras_odgp` leaves it out, and
 `from keras_odgp import gpflux_layers` gives it. Kernels and features of this package work in `gpflux.layers.GPLayer`
 too, within GPflow's `SharedIndependent` and `SharedIndependentInducingVariables`.
 """

@@ -125,7 +125,9 @@ class FunctionSamples:
     def _compile(self, num: int, width: int) -> Any:
         if (num, width) not in self._compiled:
             signature = [tf.TensorSpec([num, None, width], self.dtype)]
-            self._compiled[num, width] = tf.function(self._values, input_signature=signature, autograph=False)
+            # TensorFlow would take a method, which all draws share, for one function that is traced too often.
+            own = lambda X: self._values(X)  # noqa: E731, PLW0108
+            self._compiled[num, width] = tf.function(own, input_signature=signature, autograph=False)
         return self._compiled[num, width]
 
     def _values(self, X: tf.Tensor) -> tf.Tensor:

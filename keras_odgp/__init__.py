@@ -4,6 +4,7 @@ from keras_odgp import (
     _backend,  # noqa: F401  (first: refuses Keras backends other than TensorFlow)
     callbacks,
     covariances,
+    files,
     gpflow_models,
     inducing,
     kernels,
@@ -26,6 +27,7 @@ __all__ = [
     "adapt",
     "callbacks",
     "covariances",
+    "files",
     "gpflow_models",
     "inducing",
     "kernels",

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp.backup import BackupAndRestore
 from keras_odgp.checks import check_count
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.layers import OrthogonalGP
@@ -26,7 +27,7 @@ GRID_SIZES = {1: 200, 2: 40}  # of images, along each input
 GRID_MARGIN = 0.15  # of the range of the data, on each side
 MOST_DOTS = 500
 
-__all__ = ["ClosedFormUpdate", "KLWarmup", "NaturalGradient", "TensorBoard"]
+__all__ = ["BackupAndRestore", "ClosedFormUpdate", "KLWarmup", "NaturalGradient", "TensorBoard"]
 
 
 class TensorBoard(keras.callbacks.TensorBoard):

@@ -15,7 +15,7 @@ from stress.forms import IS_FULL
 RESULTS = Path(os.environ.get("KERAS_ODGP_STRESS_RESULTS", "build/stress"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def forget_models():
     """Thousands of models in one process would otherwise stay in Keras's global state."""
     yield
@@ -27,7 +27,9 @@ def forget_models():
 def unoptimised():
     """Graphs that run twenty times only are not worth the time of their optimisation."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    tf.debugging.disable_traceback_filtering()
     yield
+    tf.debugging.enable_traceback_filtering()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 

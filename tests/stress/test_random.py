@@ -15,7 +15,7 @@ SEEDS = range(260) if IS_FULL else (16, 19, 29)
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"] if IS_FULL else ["float32"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_trains(seed, dtype, record, unoptimised):
+def test_trains(seed, dtype, record, unoptimised, forget_models):
     configuration = configurations.draw(seed, dtype=dtype, step=None if IS_FULL else "graph")
     start = time.process_time()
     with warnings.catch_warnings():

@@ -16,9 +16,7 @@ def save_weights_to_buffer(model: keras.Model, buffer: Any) -> None:
     from keras.src.saving import saving_lib  # noqa: PLC0415  (so that a change there breaks nothing else)
 
     store = saving_lib.H5IOStore(buffer, mode="w")
-    saving_lib._save_state(
-        model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set()
-    )
+    saving_lib._save_state(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set())
     store.close()
 
 
@@ -30,3 +28,8 @@ def flatten_layers(model: keras.Model) -> Iterator[keras.Layer]:
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     """Lets a `fit` that has called `on_train_begin` go on from a later epoch."""
     model._initial_epoch = epoch
+
+
+def initial_epoch(model: keras.Model) -> int:
+    """The epoch from which training goes on, which a callback may have set."""
+    return int(model._initial_epoch or 0)

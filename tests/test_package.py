@@ -45,6 +45,7 @@ ORDER = [
     "predictive",
     "natural",
     "callbacks",
+    "multiworker",
     "gpflux_layers",
 ]
 

@@ -264,6 +264,7 @@ def run(configuration: Configuration) -> dict[str, Any]:
     step = make_step(model, x, y) if configuration.step == "graph" else keras_step(model)
     all_losses = take_steps(step, x, y, configuration.batch_size)
     check_healthy(model, x, all_losses)
-    predict_healthy(model, x)
+    if configuration.likelihood not in ("gamma", "poisson", "exponential"):  # whose moments can truly overflow
+        predict_healthy(model, x)
     record["losses"] = [float(all_losses[0]), float(all_losses[-1])]
     return record

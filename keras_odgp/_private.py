@@ -25,6 +25,11 @@ def flatten_layers(model: keras.Model) -> Iterator[keras.Layer]:
     return model._flatten_layers()
 
 
+def storage_of(variable: keras.Variable) -> Any:
+    """The TensorFlow variable behind a Keras variable."""
+    return variable._value
+
+
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     """Lets a `fit` that has called `on_train_begin` go on from a later epoch."""
     model._initial_epoch = epoch

@@ -24,12 +24,12 @@ def fit(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: int = 0,
 ) -> keras.callbacks.History:
-    """Trains a model in all processes of a `tf.distribute.MultiWorkerMirroredStrategy`, each with a part of every batch.
+    """Trains a model in all processes of a `tf.distribute.MultiWorkerMirroredStrategy`, each on a part of every batch.
 
-    Every process runs the same program, with `TF_CONFIG` set as TensorFlow describes, makes the strategy before anything
-    else, makes and compiles the model within `strategy.scope()`, adapts it, and calls this. The steps are those that
-    one process would take with the same batches; the divergences of GP layers count once. Weights are the same in all
-    processes at any time, so any of them can save the model.
+    Every process runs the same program, with `TF_CONFIG` set as TensorFlow describes: it makes the strategy before
+    anything else, makes and compiles the model within `strategy.scope()`, adapts it, and calls this. The steps are
+    those that one process would take with the same batches; the divergences of GP layers count once. Weights are the
+    same in all processes at any time, so any of them can save the model.
 
     If a process ends, the others end with an error: start all of them again. With a
     `keras_odgp.callbacks.BackupAndRestore` on a directory that all share, they go on from the last epoch.

@@ -38,3 +38,8 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
 def initial_epoch(model: keras.Model) -> int:
     """The epoch from which training goes on, which a callback may have set."""
     return int(model._initial_epoch or 0)
+
+
+def build_for_training(model: keras.Model, batch: Any) -> None:
+    """Makes all that training needs (losses, metrics, optimizer), for data like a batch."""
+    model._symbolic_build(data_batch=batch)

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_odgp._private import initial_epoch
+from keras_odgp._private import build_for_training, initial_epoch
 
 
 def fit(
@@ -62,9 +62,8 @@ def fit(
     """
     strategy = model.distribute_strategy
     _check(model, dataset, strategy.num_replicas_in_sync)
-    if not model.optimizer.built:
-        with strategy.scope():
-            model.optimizer.build(model.trainable_variables)
+    with strategy.scope():
+        build_for_training(model, next(iter(dataset)))
     batches = strategy.experimental_distribute_dataset(_sharded(dataset))
 
     @tf.function

@@ -47,6 +47,14 @@ def test_initial_epoch():
     assert epochs == [2], f"{KERAS} Model._initial_epoch"
 
 
+def test_build_for_training():
+    model = small_model()
+    model.compile(loss="mse", metrics=["mae"])
+    _private.build_for_training(model, (np.ones((4, 2)), np.ones((4, 1))))
+    assert model.optimizer.built, f"{KERAS} Model._symbolic_build"
+    assert "mae" in model.metrics_names or len(model.metrics) > 1, f"{KERAS} Model._symbolic_build"
+
+
 def test_save_weights_to_buffer(tmp_path):
     model = small_model()
     buffer = io.BytesIO()

@@ -107,6 +107,7 @@ def test_threads_agree_with_one(record):
     copies = [keras_odgp.Predictive(each, num_samples=4) for each in (one, deep)]
     parts = [X[start : start + 10] for start in range(0, 40, 5)]
     expected = [[each.log_density(part, part[:, :1]) for part in parts] for each in copies]
+    predicted = [one.predict(part, verbose=0) for part in parts]
     direct = [keras.ops.convert_to_numpy(one(part)) for part in parts]
 
     def work(index):
@@ -116,6 +117,7 @@ def test_threads_agree_with_one(record):
                 for predictive, values in zip(predictives, expected):
                     np.testing.assert_array_equal(predictive.log_density(parts[part], parts[part][:, :1]), values[part])
                 np.testing.assert_array_equal(one(parts[part]), direct[part])
+                np.testing.assert_array_equal(one.predict(parts[part], verbose=0), predicted[part])
         return True
 
     with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as pool:

@@ -9,8 +9,8 @@ import pytest
 from stress import configurations
 from stress.forms import IS_FULL
 
-# Each in both dtypes. The short form has seeds of small depth, between them with all kinds of features.
-SEEDS = range(260) if IS_FULL else (16, 19, 29)
+# Each in both dtypes. The short form has seeds that take little time, one of which is refused.
+SEEDS = range(260) if IS_FULL else (12, 13, 14, 25)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"] if IS_FULL else ["float32"])

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp._private import flatten_layers
+from keras_odgp.backup import BackupAndRestore
 from keras_odgp.checks import check_count
 from keras_odgp.covariances import DiagonalCovariance
 from keras_odgp.layers import OrthogonalGP
@@ -26,7 +28,7 @@ GRID_SIZES = {1: 200, 2: 40}  # of images, along each input
 GRID_MARGIN = 0.15  # of the range of the data, on each side
 MOST_DOTS = 500
 
-__all__ = ["ClosedFormUpdate", "KLWarmup", "NaturalGradient", "TensorBoard"]
+__all__ = ["BackupAndRestore", "ClosedFormUpdate", "KLWarmup", "NaturalGradient", "TensorBoard"]
 
 
 class TensorBoard(keras.callbacks.TensorBoard):
@@ -179,7 +181,7 @@ def _draw(predictive: Predictive, x: np.ndarray, y: np.ndarray | None) -> np.nda
 
 def _layers(model: keras.Model, cls: type[keras.Layer]) -> Iterator[tuple[str, Any]]:
     """Layers of a class, at any depth, that have weights, each with a name of its own."""
-    layers: list[Any] = [layer for layer in model._flatten_layers() if isinstance(layer, cls) and layer.built]
+    layers: list[Any] = [layer for layer in flatten_layers(model) if isinstance(layer, cls) and layer.built]
     names = [layer.name for layer in layers]
     for layer in layers:
         yield (layer.name if names.count(layer.name) == 1 else layer.path), layer

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp._private import flatten_layers
 from keras_odgp.layers import GaussianLikelihood, OrthogonalGP, recording
 from keras_odgp.likelihoods import OutputLikelihood
 from keras_odgp.losses import VariationalLoss
@@ -49,7 +50,7 @@ def call_recording(
 
 def noise_stands_apart(model: keras.Model, few: Any, head: OrthogonalGP, index: int) -> bool:
     """Whether the columns after the moments of an output do not depend on the layer that the moments are of."""
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, OrthogonalGP)]
+    layers = [layer for layer in flatten_layers(model) if isinstance(layer, OrthogonalGP)]
     columns = [
         call_recording(model, few, {layer: value * (layer is head) for layer in layers})[0][index][..., 2:]
         for value in (0.0, 1.0)

@@ -38,7 +38,10 @@ class _Named(NamedTuple):
     layer: str | None = None
     allowed: Callable[[tf.Tensor], tf.Tensor] | None = None
     targets: str = "finite numbers"
+    sign: int = 0  # of f in the exponent of the density, if its link is the exponential function
 
+
+LARGEST_EXPONENT = 40.0  # exp of it, and its square, are far from the largest number of float32
 
 _NAMED = {
     "gaussian": _Named(lambda _: gpflow.likelihoods.Gaussian(Dispersion()), "GaussianLikelihood"),
@@ -48,6 +51,7 @@ _NAMED = {
         "GammaLikelihood",
         lambda y: y > 0.0,
         "numbers above 0",
+        sign=-1,
     ),
     "beta": _Named(
         lambda _: gpflow.likelihoods.Beta(scale=Dispersion()),
@@ -58,8 +62,10 @@ _NAMED = {
     "bernoulli": _Named(
         lambda _: gpflow.likelihoods.Bernoulli(), None, lambda y: (y == 0.0) | (y == 1.0), "labels 0 and 1"
     ),
-    "poisson": _Named(lambda _: gpflow.likelihoods.Poisson(), None, lambda y: y >= 0.0, "counts, at least 0"),
-    "exponential": _Named(lambda _: gpflow.likelihoods.Exponential(), None, lambda y: y >= 0.0, "numbers at least 0"),
+    "poisson": _Named(lambda _: gpflow.likelihoods.Poisson(), None, lambda y: y >= 0.0, "counts, at least 0", sign=1),
+    "exponential": _Named(
+        lambda _: gpflow.likelihoods.Exponential(), None, lambda y: y >= 0.0, "numbers at least 0", sign=-1
+    ),
     "softmax": _Named(
         gpflow.likelihoods.Softmax, None, lambda y: (y >= 0.0) & (y == tf.floor(y)), "integer labels, at least 0"
     ),
@@ -103,8 +109,22 @@ class OutputLikelihood:
         return 3 if self.has_dispersion else 2
 
     def variational_expectations(self, y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Expectation of the log-likelihood under the marginals of f, summed over units: shape `[...]`."""
-        return self._with_targets("variational_expectations", y, output)
+        """Expectation of the log-likelihood under the marginals of f, summed over units: shape `[...]`.
+
+        A rate, or an inverse scale, above exp(40) grows linearly instead of exponentially: a step that goes far too far
+        then gives a large loss and a gradient back, not infinity.
+        """
+        return self._with_targets("variational_expectations", y, self._bound_exponent(tf.convert_to_tensor(output)))
+
+    def _bound_exponent(self, output: tf.Tensor) -> tf.Tensor:
+        """The output with variances such that exp of `sign * mean + variance / 2` is linear above a bound."""
+        if self._named is None or not self._named.sign or len(output.shape) < 2:
+            return output
+        mean, variance, *dispersion = tf.unstack(output, axis=-1)
+        exponent = self._named.sign * mean + 0.5 * variance
+        excess = tf.nn.relu(exponent - LARGEST_EXPONENT)
+        bounded = variance + 2.0 * (tf.math.log1p(excess) - excess)
+        return tf.stack([mean, bounded, *dispersion], axis=-1)
 
     def log_density(self, y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Logarithm of the predictive density of targets, summed over units: shape `[...]`."""

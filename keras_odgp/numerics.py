@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +19,7 @@ RELATIVE_JITTER = {tf.float64: 1e-8, tf.float32: 1e-5}
 LARGEST_JITTER = 1e-2
 VARIANCE_FLOOR = {tf.float64: 1e-15, tf.float32: 1e-9}
 
+_config_lock = threading.RLock()
 _jitter_override: ContextVar[float | None] = ContextVar("jitter_override", default=None)
 
 
@@ -160,7 +162,12 @@ def floor_variance(variance: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def float_context(dtype: Any) -> Iterator[None]:
-    """Within it, GPflow makes parameters and constants of this dtype, all its other settings unchanged."""
-    config = dataclasses.replace(gpflow.config.config(), float=np.dtype(tf.as_dtype(dtype).as_numpy_dtype).type)
-    with gpflow.config.as_context(config):
-        yield
+    """Within it, GPflow makes parameters and constants of this dtype, all its other settings unchanged.
+
+    One thread at a time: the settings of GPflow belong to the process, and contexts that overlap would leave it with
+    those of another.
+    """
+    with _config_lock:
+        config = dataclasses.replace(gpflow.config.config(), float=np.dtype(tf.as_dtype(dtype).as_numpy_dtype).type)
+        with gpflow.config.as_context(config):
+            yield

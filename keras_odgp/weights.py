@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
 import gpflow
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -41,6 +43,33 @@ class AdoptingLayer(keras.layers.Layer):
         if not self.trainable:  # after that, so that `layer.trainable = True` finds them
             for variable in variables:
                 variable.trainable = False
+
+    def extra_state(self) -> dict[str, np.ndarray]:
+        """What files keep beside the weights, by name."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, np.ndarray]) -> None:
+        """Takes back what `extra_state` gave."""
+
+    def save_own_variables(self, store: Any) -> None:
+        state: dict[str, Any] = {}
+        super().save_own_variables(state)
+        state = {name: keras.ops.convert_to_numpy(value) for name, value in (state | self.extra_state()).items()}
+        for name, value in {**state, "digest": _digest(state)}.items():
+            store[name] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        state = {name: store[name] for name in store.keys()}
+        digest = state.pop("digest", None)  # files of earlier versions have none
+        is_whole = digest is None or np.array_equal(digest, _digest(state))
+        if not is_whole or not state.keys() >= self.extra_state().keys():
+            raise ValueError(
+                f"The weights of layer {self.name!r} are damaged or missing: they are not those that were saved. Use "
+                "a copy of the file, or save again."
+            )
+        extra = {name: state.pop(name) for name in self.extra_state()}
+        super().load_own_variables(state)
+        self.load_extra_state(extra)
 
     def get_config(self) -> dict[str, Any]:
         frozen = self._frozen
@@ -78,6 +107,15 @@ class AdoptedVariable(keras.Variable):
     @trainable.setter
     def trainable(self, value: bool) -> None:
         self._trainable = bool(value)
+
+
+def _digest(state: dict[str, np.ndarray]) -> np.ndarray:
+    """Digest of arrays, their names, shapes and dtypes: files have no checksum of their own."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
 def _is_trainable(parameter: gpflow.Parameter) -> bool:

@@ -156,3 +156,28 @@ def test_loss_is_the_mean_of_expectations():
     loss = losses.VariationalLoss("gaussian")
     expected = -OutputLikelihood("gaussian").variational_expectations(y, output_of("gaussian"))
     np.testing.assert_allclose(loss(y, output_of("gaussian")), np.mean(expected), rtol=1e-6)  # floatx is float32
+
+
+@pytest.mark.parametrize("name", ["poisson", "exponential", "gamma"])
+def test_exponential_links_are_exact_below_the_bound_and_linear_above(name):
+    likelihood, sign = OutputLikelihood(name), 1.0 if name == "poisson" else -1.0
+    columns = 3 if name == "gamma" else 2
+    y = tf.constant([[1.0]], tf.float64)
+
+    def value(exponent):
+        output = tf.stack([sign * (exponent - 0.5), tf.ones_like(exponent), *[tf.ones_like(exponent)] * (columns - 2)])
+        return likelihood.variational_expectations(y, tf.reshape(output, [1, 1, columns]))[0]
+
+    below, at, above = (tf.constant(v, tf.float64) for v in (3.0, 40.0, 1e6))
+    exact = {"poisson": lambda z: z - 0.5 - tf.exp(z), "exponential": lambda z: z - 0.5 - tf.exp(z)}
+    exact["gamma"] = exact["exponential"]
+    np.testing.assert_allclose(value(below), exact[name](below), rtol=1e-12)
+    slopes = []
+    for exponent in (at, above):
+        with tf.GradientTape() as tape:
+            tape.watch(exponent)
+            result = value(exponent)
+        assert np.isfinite(result)
+        slopes.append(tape.gradient(result, exponent))
+    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-9)  # sums of numbers of very different size
+    np.testing.assert_allclose(slopes[0], -np.exp(40.0), rtol=1e-9)

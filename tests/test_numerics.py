@@ -1,3 +1,6 @@
+import contextlib
+import threading
+
 import gpflow
 import numpy as np
 import pytest
@@ -118,3 +121,21 @@ def test_second_derivatives_of_the_factor_and_of_solves(compiled, rng):
 
     ours = hessian_product(lambda K: (numerics.cholesky(K), solve(K, [side])[0]))
     np.testing.assert_allclose(ours, hessian_product(plain), rtol=1e-10, atol=1e-10)  # rounding
+
+
+def test_float_contexts_of_threads_do_not_mix():
+    entered, seen = threading.Barrier(2, timeout=1.0), []
+
+    def work(dtype):
+        with numerics.float_context(dtype):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                entered.wait()  # in vain if the other thread cannot be inside, too
+            seen.append(gpflow.config.default_float() == np.dtype(dtype).type)
+
+    threads = [threading.Thread(target=work, args=(dtype,)) for dtype in ("float32", "float64")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True, True]
+    assert gpflow.config.default_float() is np.float64

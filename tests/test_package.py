@@ -22,8 +22,11 @@ MODULES = [keras_odgp.__name__, *(m.name for m in pkgutil.walk_packages(keras_od
 # Each part may import the parts before it.
 ORDER = [
     "_backend",
+    "_private",
     "_version",
     "checks",
+    "files",
+    "backup",
     "numerics",
     "spherical",
     "kernels",
@@ -43,6 +46,7 @@ ORDER = [
     "predictive",
     "natural",
     "callbacks",
+    "multiworker",
     "gpflux_layers",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import InducingVariables
 from gpflow.kernels import Kernel
@@ -268,14 +269,12 @@ class OrthogonalGP(DivergenceLayer):
             with float_context(self.compute_dtype):
                 restart_q(self.posterior, self._start_scale)
 
-    def save_own_variables(self, store: Any) -> None:
-        super().save_own_variables(store)
+    def extra_state(self) -> dict[str, np.ndarray]:
         # Keras does not save it, but training that goes on, and predictions of a loaded model, depend on it.
-        store["seed_state"] = keras.ops.convert_to_numpy(self.seed_generator.state)
+        return {"seed_state": keras.ops.convert_to_numpy(self.seed_generator.state)}
 
-    def load_own_variables(self, store: Any) -> None:
-        super().load_own_variables({name: store[name] for name in store.keys() if name != "seed_state"})
-        self.seed_generator.state.assign(store["seed_state"])
+    def load_extra_state(self, state: dict[str, np.ndarray]) -> None:
+        self.seed_generator.state.assign(state["seed_state"])
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         shape = (*input_shape[:-1], self.units)

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_odgp._private import storage_of
 from keras_odgp.checks import check_count
 from keras_odgp.heads import call_recording, flatten_targets
 from keras_odgp.layers import OrthogonalGP
@@ -114,7 +115,7 @@ def _q_weights(layer: OrthogonalGP) -> list[keras.Variable]:
     posterior = layer.posterior
     q = (posterior.q_mu, posterior.q_sqrt, posterior.orthogonal_q_mu, posterior.orthogonal_q_sqrt)
     storage = {id(parameter.unconstrained_variable) for parameter in q if parameter is not None}
-    return [variable for variable in layer.adopted_weights if id(variable._value) in storage]
+    return [variable for variable in layer.adopted_weights if id(storage_of(variable)) in storage]
 
 
 def _has_trainable_q(layer: OrthogonalGP) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_odgp._private import flatten_layers
 from keras_odgp.checks import check_count
 from keras_odgp.heads import find_heads, gaussian_heads, noise_stands_apart
 from keras_odgp.layers import OrthogonalGP
@@ -126,7 +127,7 @@ class ClosedFormUpdate(LastLayerUpdate):
         return self.damping or (1.0 if self._sums_are_exact() else 0.5)
 
     def _sums_are_exact(self) -> bool:
-        layers = (layer for layer in self.model._flatten_layers() if isinstance(layer, OrthogonalGP))
+        layers = (layer for layer in flatten_layers(self.model) if isinstance(layer, OrthogonalGP))
         return self._batches.fraction == 1.0 and all(layer.return_moments for layer in layers)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from gpflow.likelihoods import Likelihood
 
+from keras_odgp._private import flatten_layers
 from keras_odgp.layers import (
     BetaLikelihood,
     GammaLikelihood,
@@ -28,7 +29,7 @@ def gp_layers(model: Any) -> list[OrthogonalGP]:
     """GP layers at any depth; raises if there are none, or the model is not built."""
     if not isinstance(model, keras.Model):
         raise TypeError(f"Expected a Keras model. Got: {model!r}.")
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, OrthogonalGP)]
+    layers = [layer for layer in flatten_layers(model) if isinstance(layer, OrthogonalGP)]
     if not layers:
         raise ValueError(f"Expected a model with `OrthogonalGP` layers to predict with. Got none in {model.name!r}.")
     if not all(layer.built for layer in layers):
@@ -41,7 +42,7 @@ def likelihood_of(model: keras.Model) -> str | Likelihood:
     loss = getattr(model, "loss", None)
     if isinstance(loss, VariationalLoss):
         return loss.likelihood
-    names = {_LIKELIHOODS[type(layer)] for layer in model._flatten_layers() if type(layer) in _LIKELIHOODS}
+    names = {_LIKELIHOODS[type(layer)] for layer in flatten_layers(model) if type(layer) in _LIKELIHOODS}
     if len(names) != 1:
         raise ValueError(
             f"Cannot tell the likelihood of model {model.name!r} from its loss or its layers (found: {sorted(names)}). "

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp._private import flatten_layers
 from keras_odgp.layers import recording
 from keras_odgp.predictive.factors import ShapePass
 
@@ -23,7 +24,7 @@ def repeats_examples(model: keras.Model, specs: Any, output_shape: tf.TensorShap
         specs: Shapes and dtypes of its inputs.
         output_shape: Shape of its output.
     """
-    sizes = {layer.n for layer in model._flatten_layers() if isinstance(layer, keras.layers.RepeatVector)}
+    sizes = {layer.n for layer in flatten_layers(model) if isinstance(layer, keras.layers.RepeatVector)}
     if len(output_shape) != 4 or output_shape[1] not in sizes:
         return False
     reached: list[np.ndarray] = []

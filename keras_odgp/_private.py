@@ -1,0 +1,45 @@
+"""Everything that other libraries do not promise to keep, and that is used here nevertheless.
+
+Each has a test in `tests/test_private.py`, which names the version of the library that it fails with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+
+def save_weights_to_buffer(model: keras.Model, buffer: Any) -> None:
+    """Writes what `model.save_weights` writes into memory, for which Keras has no public way."""
+    from keras.src.saving import saving_lib  # noqa: PLC0415  (so that a change there breaks nothing else)
+
+    store = saving_lib.H5IOStore(buffer, mode="w")
+    saving_lib._save_state(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set())
+    store.close()
+
+
+def flatten_layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """A model and all layers within it, at any depth."""
+    return model._flatten_layers()
+
+
+def storage_of(variable: keras.Variable) -> Any:
+    """The TensorFlow variable behind a Keras variable."""
+    return variable._value
+
+
+def set_initial_epoch(model: keras.Model, epoch: int) -> None:
+    """Lets a `fit` that has called `on_train_begin` go on from a later epoch."""
+    model._initial_epoch = epoch
+
+
+def initial_epoch(model: keras.Model) -> int:
+    """The epoch from which training goes on, which a callback may have set."""
+    return int(model._initial_epoch or 0)
+
+
+def build_for_training(model: keras.Model, batch: Any) -> None:
+    """Makes all that training needs (losses, metrics, optimizer), for data like a batch."""
+    model._symbolic_build(data_batch=batch)

@@ -1,0 +1,72 @@
+"""A backup from which training goes on exactly where it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_odgp import files
+from keras_odgp._private import set_initial_epoch
+
+
+class BackupAndRestore(keras.callbacks.Callback):
+    """Saves the state of training after every epoch, and goes on from there if the process was killed.
+
+    Like `keras.callbacks.BackupAndRestore`, but a kill at any moment leaves a whole backup: weights, optimizer, random
+    state of GP layers and the number of the epoch are one file, which takes the place of the previous one in one step.
+    (That of Keras writes over the weights, and the epoch into a second file: a kill between them makes an epoch count
+    twice.) A damaged backup is refused, before the model has changed.
+
+    Training goes on as if nothing had happened, to the last bit, if nothing else is random: `shuffle` of `fit` is, so
+    give data in the order in which they are to be used, with `shuffle=False`, or a data set that is shuffled by seed.
+
+    Args:
+        backup_dir: Directory of the backup, for this training alone.
+        delete_checkpoint: Whether to delete it when training has ended. Defaults to True.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = keras.Sequential([
+    ...         keras.Input((2,)),
+    ...         keras_odgp.layers.OrthogonalGP(1, num_inducing=4, num_orthogonal=4, num_data=20)
+    ...     ])
+    ...     model.compile(loss="mse", run_eagerly=True)
+    ...     backup = keras_odgp.callbacks.BackupAndRestore(f"{folder}/backup")
+    ...     _ = model.fit(np.ones((20, 2)), np.ones(20), shuffle=False, verbose=0, callbacks=[backup])
+    """
+
+    def __init__(self, backup_dir: Any, delete_checkpoint: bool = True) -> None:
+        super().__init__()
+        if not backup_dir:
+            raise ValueError(f"Expected a directory for the backup. Got: {backup_dir!r}.")
+        self.backup_dir = Path(backup_dir)
+        self.delete_checkpoint = delete_checkpoint
+
+    @property
+    def _path(self) -> Path:
+        return self.backup_dir / "latest.weights.h5"
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self.model.built:
+            raise ValueError("Expected a model that is built before `fit`: call it on a batch of data, or `adapt` it.")
+        if not self._path.exists():
+            return
+        epoch = files.read_note(self._path)["epoch"]
+        if not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+        files.load_weights(self.model, self._path)
+        set_initial_epoch(self.model, epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        os.makedirs(self.backup_dir, exist_ok=True)
+        files.save_weights(self.model, self._path, note={"epoch": epoch + 1})
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self.delete_checkpoint:
+            shutil.rmtree(self.backup_dir, ignore_errors=True)

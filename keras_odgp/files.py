@@ -1,0 +1,189 @@
+"""Model files that are written whole or not at all, and read only if nothing in them has changed.
+
+Keras writes over the previous file, so a full disk or a killed process leaves neither the old nor the new one; and most
+of a file has no checksum, so that a changed bit can go unnoticed. Here a file is written beside the previous one, takes
+its place in one step, and ends with a seal: a digest of all its bytes. The seal comes after the end of what Keras
+reads, so `keras.saving.load_model` and `Model.load_weights` read such files too, without the check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_odgp._private import save_weights_to_buffer
+
+MAGIC = b"odgpseal"
+DIGEST_SIZE = hashlib.sha256().digest_size
+LENGTH_SIZE = 8  # of the number of bytes of the note
+
+
+class DamagedFileError(ValueError):
+    """A file that is not as it was written."""
+
+
+def save_model(model: keras.Model, path: Any) -> None:
+    """Saves a model, like `model.save`, but so that an error leaves the previous file as it was.
+
+    Args:
+        model: A Keras model.
+        path: Where to save it: a path that ends in `.keras`.
+
+    Example:
+
+    >>> import tempfile, os
+    >>> model = keras.Sequential([keras.Input((2,)), keras_odgp.layers.OrthogonalGP(1, num_inducing=4, num_data=9)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.keras")
+    ...     keras_odgp.files.save_model(model, path)
+    ...     loaded = keras_odgp.files.load_model(path)
+    >>> type(loaded.layers[0]).__name__
+    'OrthogonalGP'
+    """
+    _check_suffix(path, ".keras")
+    buffer = _MemoryFile()
+    model.save(buffer)
+    _replace(path, buffer.getvalue())
+
+
+def load_model(path: Any, **kwargs: Any) -> keras.Model:
+    """Loads a model that `save_model` saved, in the safe mode of Keras: nothing in a file can run code.
+
+    Args:
+        path: The file.
+        **kwargs: Arguments of `keras.saving.load_model` but `safe_mode`.
+
+    Raises:
+        DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+    """
+    _check_suffix(path, ".keras")
+    read_note(path)
+    return keras.saving.load_model(path, **{**kwargs, "safe_mode": True})
+
+
+def save_weights(model: keras.Model, path: Any, note: Any = None) -> None:
+    """Saves weights, like `model.save_weights`, but so that an error leaves the previous file as it was.
+
+    Args:
+        model: A built Keras model.
+        path: Where to save them: a path that ends in `.weights.h5`.
+        note: Plain data to keep in the file, for `read_note`. Defaults to None.
+    """
+    _check_suffix(path, ".weights.h5")
+    buffer = io.BytesIO()
+    save_weights_to_buffer(model, buffer)
+    _replace(path, buffer.getvalue(), note)
+
+
+def load_weights(model: keras.Model, path: Any) -> None:
+    """Loads all weights that `save_weights` saved, or none: if there is an error, the model stays as it was.
+
+    Args:
+        model: A built Keras model.
+        path: The file.
+
+    Raises:
+        DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+    """
+    _check_suffix(path, ".weights.h5")
+    read_note(path)
+    with _restored_on_error(model):
+        model.load_weights(path)
+
+
+def read_note(path: Any) -> Any:
+    """The note that a file was saved with, after a check of all bytes.
+
+    Raises:
+        DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+    """
+    content = Path(path).read_bytes()
+    end = len(content) - len(MAGIC) - DIGEST_SIZE
+    if end < LENGTH_SIZE or not content.endswith(MAGIC):
+        raise DamagedFileError(
+            f"Expected a file with a seal, as `keras_odgp.files` writes it. Got {str(path)!r} without one: it is cut "
+            "short or damaged, or was saved otherwise (read such a file with `keras.saving.load_model` or "
+            "`Model.load_weights`)."
+        )
+    body = content[:end]
+    if hashlib.sha256(body).digest() != content[end : -len(MAGIC)]:
+        raise DamagedFileError(
+            f"The file {str(path)!r} is damaged: its bytes are not those that were written. Use a copy, or save again."
+        )
+    length = int.from_bytes(body[-LENGTH_SIZE:], "big")
+    return json.loads(body[len(body) - LENGTH_SIZE - length : -LENGTH_SIZE])
+
+
+def _check_suffix(path: Any, suffix: str) -> None:
+    if not str(path).endswith(suffix):
+        raise ValueError(f"Expected a path that ends in {suffix!r}. Got: {str(path)!r}.")
+
+
+class _MemoryFile(io.BytesIO):
+    """Where Keras writes a model without a disk that can be full, on which HDF5 would crash the process."""
+
+    def __str__(self) -> str:
+        return "memory.keras"
+
+
+def _replace(path: Any, content: bytes, note: Any = None) -> None:
+    """Writes a file beside the previous one, and puts it in its place once it is on the disk."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content + _seal(content, note))
+            file.flush()
+            os.fsync(handle)
+        os.chmod(name, _usual_mode())
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    _sync(target.parent)  # so that the new name survives a loss of power, too
+
+
+def _seal(content: bytes, note: Any) -> bytes:
+    text = json.dumps(note).encode()
+    text += len(text).to_bytes(LENGTH_SIZE, "big")
+    return text + hashlib.sha256(content + text).digest() + MAGIC
+
+
+def _usual_mode() -> int:
+    """Permissions that a new file gets; those of temporary files are narrower."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # which some file systems do not offer for directories
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _restored_on_error(model: keras.Model) -> Iterator[None]:
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+    values = [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+    try:
+        yield
+    except BaseException:
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+        raise

@@ -1,0 +1,112 @@
+"""Training on several machines at once, on TensorFlow's `MultiWorkerMirroredStrategy`.
+
+`fit` of Keras (3.12 to 3.15) fails under that strategy before the first step, whatever the model: it reduces batches of
+several replicas while it builds the model, and logs of several replicas after the step. `fit` here does the same with
+Keras's own `train_step` and callbacks, and nothing else. Once Keras mends this, use its `fit`; a test says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_odgp._private import build_for_training, initial_epoch
+
+
+def fit(
+    model: keras.Model,
+    dataset: tf.data.Dataset,
+    *,
+    epochs: int = 1,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    verbose: int = 0,
+) -> keras.callbacks.History:
+    """Trains a model in all processes of a `tf.distribute.MultiWorkerMirroredStrategy`, each on a part of every batch.
+
+    Every process runs the same program, with `TF_CONFIG` set as TensorFlow describes: it makes the strategy before
+    anything else, makes and compiles the model within `strategy.scope()`, adapts it, and calls this. The steps are
+    those that one process would take with the same batches; the divergences of GP layers count once. Weights are the
+    same in all processes at any time, so any of them can save the model.
+
+    If a process ends, the others end with an error: start all of them again. With a
+    `keras_odgp.callbacks.BackupAndRestore` on a directory that all share, they go on from the last epoch.
+
+    Args:
+        model: A model that was built and compiled within the scope of its strategy.
+        dataset: Batches for all processes together, equal in all of them: `x, y`, or `x, y, sample_weight`. All batches
+            have one size (`drop_remainder=True`), a multiple of the number of replicas.
+        epochs: Number of epochs. Defaults to 1.
+        callbacks: Keras callbacks, which every process calls.
+        verbose: Whether to show progress, as in Keras. Defaults to 0.
+
+    Returns:
+        The history, as from `fit` of Keras.
+
+    Example:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input((2,)),
+    ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=4, num_orthogonal=4, return_moments=True),
+    ...     keras_odgp.layers.GaussianLikelihood(),
+    ... ])
+    >>> x, y = np.random.randn(20, 2), np.random.randn(20)
+    >>> keras_odgp.adapt(model, x, y)
+    >>> model.compile(loss=keras_odgp.losses.VariationalLoss("gaussian"))
+    >>> batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(10, drop_remainder=True)
+    >>> history = keras_odgp.multiworker.fit(model, batches, epochs=2)  # with one process, what `fit` does
+    >>> len(history.history["loss"])
+    2
+    """
+    strategy = model.distribute_strategy
+    _check(model, dataset, strategy.num_replicas_in_sync)
+    with strategy.scope():
+        build_for_training(model, next(iter(dataset)))
+    batches = strategy.experimental_distribute_dataset(_sharded(dataset))
+
+    @tf.function
+    def step(iterator: Any) -> dict[str, tf.Tensor]:
+        logs = strategy.run(model.train_step, args=(next(iterator),))
+        return {name: strategy.reduce("MEAN", value, axis=None) for name, value in logs.items()}
+
+    model.stop_training = False
+    calls = keras.callbacks.CallbackList(
+        list(callbacks), add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, verbose=verbose
+    )
+    calls.on_train_begin()
+    logs: dict[str, float] = {}
+    for epoch in range(initial_epoch(model), epochs):
+        model.reset_metrics()
+        calls.on_epoch_begin(epoch)
+        iterator = iter(batches)
+        for index in range(int(dataset.cardinality())):
+            calls.on_train_batch_begin(index)
+            logs = {name: float(value) for name, value in step(iterator).items()}
+            calls.on_train_batch_end(index, logs)
+        calls.on_epoch_end(epoch, logs)
+        if model.stop_training:
+            break
+    calls.on_train_end(logs)
+    return model.history
+
+
+def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> None:
+    if not model.built or not model.compiled:
+        raise ValueError("Expected a model that is built and compiled within `strategy.scope()`.")
+    if dataset.cardinality() < 0:
+        raise ValueError("Expected a dataset of known, finite size: leave out `repeat`, or say how many by `take`.")
+    sizes = {spec.shape[0] if spec.shape.rank else None for spec in tf.nest.flatten(dataset.element_spec)}
+    if len(sizes) != 1 or None in sizes or next(iter(sizes)) % num_replicas:
+        raise ValueError(
+            f"Expected batches of one size that is a multiple of {num_replicas}, the number of replicas. Got sizes "
+            f"{sorted(sizes, key=str)}: use `batch(size, drop_remainder=True)`."
+        )
+
+
+def _sharded(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset, each batch of which is divided among the processes."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)

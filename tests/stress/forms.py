@@ -1,0 +1,5 @@
+"""Which form of the torture runs."""
+
+import os
+
+IS_FULL = os.environ.get("KERAS_ODGP_STRESS") == "full"

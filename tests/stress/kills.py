@@ -1,0 +1,92 @@
+"""A training that is killed again and again. TensorFlow is imported once; each attempt is a fork before it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow  # noqa: F401
+
+import keras_odgp
+from keras_odgp import layers, losses
+
+
+def train(backup: Path | None, output: Path, num_epochs: int) -> None:
+    """Trains a model of two layers, whose samples make every step random, and writes its weights."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(16, 2))
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=16)
+    options = {"num_inducing": 4, "num_orthogonal": 4, "num_levels": 4}
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            layers.OrthogonalGP(2, seed=1, **options),
+            layers.OrthogonalGP(1, seed=2, return_moments=True, **options),
+            layers.GaussianLikelihood(),
+        ]
+    )
+    keras_odgp.adapt(model, x)
+    model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=losses.VariationalLoss("gaussian"), run_eagerly=True)
+    callbacks = [] if backup is None else [keras_odgp.callbacks.BackupAndRestore(backup)]
+    model.fit(x, y, batch_size=16, epochs=num_epochs, shuffle=False, verbose=0, callbacks=callbacks)
+    temporary = output.with_suffix(".part.npz")
+    np.savez(temporary, *[np.asarray(v) for v in (*model.weights, *model.optimizer.variables)])
+    os.replace(temporary, output)
+
+
+def start(backup: Path | None, output: Path, num_epochs: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        train(backup, output, num_epochs)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def has_ended(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def attempt(backup: Path, output: Path, num_epochs: int, delay: float | None, *, early: bool = False) -> int:
+    """Trains until it has ended, or is killed: some time after its first backup, or already after its start."""
+    file = backup / "latest.weights.h5"
+    before = file.stat().st_mtime_ns if file.exists() else None
+    child = start(backup, output, num_epochs)
+    if delay is not None:
+        while not early and not has_ended(child):
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_mtime_ns != before:
+                    break
+            time.sleep(0.002)
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)  # nothing happens to one that has ended and was not waited for
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(folder: Path, num_kills: int, num_epochs: int) -> None:
+    """Trains once in peace, and once with kills at random moments."""
+    rng = np.random.default_rng(0)
+    begin = time.monotonic()
+    code = os.waitstatus_to_exitcode(os.waitpid(start(None, folder / "whole.npz", num_epochs), 0)[1])
+    duration = time.monotonic() - begin
+    codes = [code]
+    for index in range(num_kills):
+        early = index % 3 == 2
+        delay = rng.uniform(0.0, 0.3 * duration if early else 1.5 * duration / num_epochs)
+        codes.append(attempt(folder / "backup", folder / "killed.npz", num_epochs, delay, early=early))
+    codes.append(attempt(folder / "backup", folder / "killed.npz", num_epochs, None))
+    print(json.dumps({"codes": codes}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,56 @@
+"""A training that is killed at random moments ends as one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stress.forms import IS_FULL
+
+import keras_odgp
+
+NUM_KILLS, NUM_EPOCHS = (10, 24) if IS_FULL else (1, 3)
+
+
+def test_killed_training_ends_with_equal_weights(tmp_path, record):
+    roots = [str(Path(keras_odgp.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    # One thread, so that sums have one order.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(roots),
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    command = [sys.executable, Path(__file__).with_name("kills.py"), tmp_path, str(NUM_KILLS), str(NUM_EPOCHS)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    codes = json.loads(run.stdout.splitlines()[-1])["codes"]
+    assert codes[0] == codes[-1] == 0, run.stderr[-3000:]
+    kills = codes.count(-signal.SIGKILL)
+    assert kills == NUM_KILLS, codes
+    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "killed.npz") as killed:
+        assert whole.files == killed.files
+        for name in whole.files:
+            np.testing.assert_array_equal(killed[name], whole[name])
+    assert not (tmp_path / "backup").exists()  # it has served
+    record("kills", tried=kills, equal=True)
+
+
+def test_damaged_backup_is_refused(tmp_path):
+    from layers import house
+
+    model = house.compiled(house.sequential(*house.head()))
+    keras_odgp.files.save_weights(model, tmp_path / "latest.weights.h5", note={"epoch": 1})
+    content = bytearray((tmp_path / "latest.weights.h5").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "latest.weights.h5").write_bytes(content)
+    backup = keras_odgp.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises(keras_odgp.files.DamagedFileError, match="damaged"):
+        model.fit(*house.regression(), epochs=2, verbose=0, callbacks=[backup])

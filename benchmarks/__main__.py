@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         experiment = EXPERIMENTS[name]
         try:
             cells = select(experiment.quick if options.quick else experiment.cells, options.only)
-            for data_set in {cell["data"] for cell in cells if "data" in cell}:
+            for data_set in {str(cell["data"]) for cell in cells if "data" in cell}:
                 data.check(data_set, options.data_dir)
         except (data.DataError, ValueError) as error:
             print(f"{name}: {error}", file=sys.stderr)
@@ -76,7 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     from benchmarks.experiments import EXPERIMENTS
 
     lines = [f"  {name:12} {experiment.description}" for name, experiment in EXPERIMENTS.items()]
-    lines += ["  all          all of these", "  report       tables and figures from the results, for the documentation"]
+    lines += [
+        "  all          all of these",
+        "  report       tables and figures from the results, for the documentation",
+    ]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -84,12 +87,16 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "report"], metavar="experiment")
-    parser.add_argument("--data-dir", type=Path, help="directory of .npz files with X and Y (default: fetch from OpenML)")
+    parser.add_argument(
+        "--data-dir", type=Path, help="directory of .npz files with X and Y (default: fetch from OpenML)"
+    )
     parser.add_argument("--budget", type=float, metavar="MINUTES", help="start no cell of an experiment after these")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME=VALUES", help="as: data=yacht,energy split=0")
     parser.add_argument("--quick", action="store_true", help="a few small cells instead of all")
     parser.add_argument("--threads", type=int, default=1, help="threads of TensorFlow (default: 1)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of results (default: benchmarks/results)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="directory of results (default: benchmarks/results)"
+    )
     parser.add_argument("--docs", type=Path, default=DOCS, help="directory that `report` writes to (default: docs)")
     return parser
 

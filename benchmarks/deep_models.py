@@ -9,7 +9,6 @@ recipe with `ClosedFormUpdate` of the last layer.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import gpflow
@@ -22,42 +21,11 @@ import keras_odgp
 from benchmarks import scoring
 from benchmarks.cells import Settings
 from benchmarks.data import Split
+from benchmarks.deadline import GPfluxDeadline, KerasDeadline
 
 NUM_SAMPLES = 64
 LEARNING_RATE = 1e-2
 GPFLUX_NOISE, GPFLUX_SCALE, GPFLUX_VARIANCE = 1e-2, 1e-5, 1e-6
-
-
-class Deadline:
-    """Ends a `fit` after some seconds of CPU time, which are those of a clock on an idle machine with one thread.
-
-    The first steps, which compile, do not count. A mixin for callbacks of Keras 2 and 3.
-    """
-
-    seconds: float
-    spent: float
-    steps: int
-
-    def start(self, seconds: float) -> Any:
-        self.seconds, self.spent, self.steps, self._since = seconds, 0.0, 0, None
-        return self
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.steps += 1
-        if self.steps == 2:
-            self._since = time.process_time()
-        if self._since is not None:
-            self.spent = time.process_time() - self._since
-            if self.spent >= self.seconds:
-                self.model.stop_training = True  # type: ignore[attr-defined]  # of the callback class
-
-
-class KerasDeadline(Deadline, keras.callbacks.Callback):
-    """For Keras 3."""
-
-
-class GPfluxDeadline(Deadline, tf_keras.callbacks.Callback):
-    """For the Keras 2 of GPflux."""
 
 
 def batch_size(settings: Settings, num_data: int) -> int:
@@ -100,7 +68,8 @@ def train_ours(settings: Settings, part: Split) -> dict[str, Any]:
     gp_layers = [layer for layer in model.layers if isinstance(layer, keras_odgp.layers.OrthogonalGP)]
     return {
         **scoring.mixture_scores(part.Y_test, means, variances, part.scale),
-        **_effort(deadline, history.history["loss"]),
+        **deadline.effort(),
+        "final_loss": float(history.history["loss"][-1]),
         "kl_per_datum": [float(layer.posterior.prior_kl()) / len(part.X) for layer in gp_layers],
         "noise_variance": float(np.asarray(model.layers[-1].variance).reshape(-1)[0]),
     }
@@ -111,15 +80,10 @@ def _our_model(settings: Settings, part: Split) -> keras.Model:
     theirs = settings["recipe"] == "gpflux"
 
     def layer(units: int, index: int, **kwargs: Any) -> keras.Layer:
-        made = keras_odgp.layers.OrthogonalGP(
-            units,
-            settings["M"],
-            settings["K"],
-            features=settings["model"],
-            seed=1000 * settings["split"] + index,
-            **kwargs,
+        seed = 1000 * settings["split"] + index
+        return keras_odgp.layers.OrthogonalGP(
+            units, settings["M"], settings["K"], features=settings["model"], seed=seed, **kwargs
         )
-        return made
 
     hidden_scale = {"initial_scale": GPFLUX_SCALE} if theirs else {}
     hidden = [layer(num_inputs, index, **hidden_scale) for index in range(num_layers - 1)]
@@ -170,7 +134,8 @@ def train_gpflux(settings: Settings, part: Split) -> dict[str, Any]:
     means, variances = (np.stack(arrays) for arrays in zip(*samples))
     return {
         **scoring.mixture_scores(part.Y_test, means, variances, part.scale),
-        **_effort(deadline, history.history["loss"]),
+        **deadline.effort(),
+        "final_loss": float(history.history["loss"][-1]),
         "kl_per_datum": [float(layer.prior_kl()) / len(part.X) for layer in deep_gp.f_layers],
         "noise_variance": float(deep_gp.likelihood_layer.likelihood.variance.numpy()),
     }
@@ -192,12 +157,3 @@ def start_last_layer(deep_gp: Any, part: Split) -> None:
     svgp.set_optimal_q((reached, part.Y))
     layer.q_mu.assign(svgp.q_mu)
     layer.q_sqrt.assign(svgp.q_sqrt)
-
-
-def _effort(deadline: Deadline, losses: list[float]) -> dict[str, Any]:
-    return {
-        "steps": deadline.steps,
-        "epochs": len(losses),
-        "training_cpu_seconds": round(deadline.spent, 2),
-        "final_loss": float(losses[-1]),
-    }

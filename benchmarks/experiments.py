@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import deep, uci
+from benchmarks import airline, calibration, deep, snelson, speed, uci
 from benchmarks.cells import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (uci.EXPERIMENT, deep.EXPERIMENT)}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (uci, deep, snelson, airline, speed, calibration)
+}

@@ -117,7 +117,8 @@ def make_model(settings: Settings, part: data.Split) -> Any:
     kernel = make_kernel(settings["kernel"], num_inputs)
     if settings["features"] == "points":
         points = np.random.default_rng(seed).permutation(points_from_data(part.X, num_base + num_orthogonal, seed=seed))
-        base, orthogonal = points[:num_base], points[num_base:]
+        base: Any = points[:num_base]
+        orthogonal: Any = points[num_base:]
     else:
         with warnings.catch_warnings():  # the paper has more units than their space has dimensions, on small inputs
             warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 DOCS_STAMP := $(VENV)/.installed-docs
+BENCH_STAMP := $(VENV)/.installed-benchmarks
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
@@ -40,14 +41,9 @@ docs: $(DOCS_STAMP)  ## build the documentation, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
-bench: $(STAMP)  ## run the benchmarks
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt spherical-harmonics-basis
-	$(BIN)/python -m benchmarks.covariances
-	$(BIN)/python -m benchmarks.step --rounds 7 --dtypes float64
-	$(BIN)/python -m benchmarks.predict
-	$(BIN)/python -m benchmarks.function_samples
-	$(BIN)/python -m benchmarks.deep_step --rounds 5
-	$(BIN)/python -m benchmarks.natural
+bench: $(BENCH_STAMP)  ## run a ten-minute subset of all benchmarks (DATA=directory of .npz files; else from OpenML)
+	$(BIN)/python -m benchmarks all --quick --budget 1.5 --results build/benchmarks $(if $(DATA),--data-dir $(DATA))
+	$(BIN)/python -m benchmarks report --results build/benchmarks --docs build/benchmarks
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) .venv-oldest .venv-newest build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -56,6 +52,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "No Python 3.10, 3.11 or 3.12 found. Install one, or run: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plots]'
+	touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
 	touch $@
 
 $(DOCS_STAMP): $(STAMP)

@@ -1,15 +1,34 @@
 """Settings of the documentation."""
 
+import shutil
+from pathlib import Path
+
 from keras_odgp._version import __version__
+
+# Sphinx reads what is below its own folder only, and the tutorials are not: they get here as copies, newer or not.
+HERE = Path(__file__).parent
+shutil.rmtree(HERE / "tutorials", ignore_errors=True)
+shutil.copytree(HERE.parent / "tutorials", HERE / "tutorials", ignore=shutil.ignore_patterns("_*"))
 
 project = "keras_odgp"
 author = "the keras_odgp developers"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath"]
-html_theme = "furo"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 exclude_patterns = ["_build"]
+suppress_warnings = ["toc.empty_glob"]  # pages that are generated need not be there
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_output_stderr = "remove"  # TensorFlow's greetings
+
+html_theme = "furo"
+html_title = "keras_odgp"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-napoleon_use_ivar = True
 autodoc_inherit_docstrings = False
+napoleon_use_ivar = True

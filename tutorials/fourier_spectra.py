@@ -27,10 +27,10 @@ for row, (kernel_name, kernel) in zip(rows, kernels.items()):
             ax.semilogy(LEVELS[values > 0], values[values > 0], marker, color=colour, ms=4, label=label)
         missing = LEVELS[(root > 0) & (feature == 0)]
         if len(missing):
-            ax.semilogy(missing, np.full(len(missing), 1e-14), "x", color="C1", label=f"no {name} at this level")
-        ax.set(title=f"{kernel_name} kernel, {name} features", xlim=(0, LEVELS[-1] + 1))
+            ax.semilogy(missing, np.full(len(missing), 3e-9), "x", color="C1", label=f"no {name} at this level")
+        ax.set(title=f"{kernel_name} kernel, {name} features", xlim=(0, LEVELS[-1] + 1), ylim=(1e-9, 5))
         ax.grid(alpha=0.25)
-        ax.legend(frameon=False, loc="lower left", fontsize=9)
+        ax.legend(frameon=False, loc="upper right", fontsize=9)
     row[0].set_ylabel(r"$\sqrt{\lambda_\ell}$ of the kernel,  $|\varsigma_\ell|$ of the feature")
 for ax in rows[-1]:
     ax.set_xlabel(r"level $\ell$")

@@ -22,10 +22,10 @@ plt.style.use("tableau-colorblind10")
 
 # %%
 grid = np.linspace(-3, 3, 400)[:, None]
-kernel = odgp.kernels.Matern52()
+kernel = odgp.kernels.Matern52(lengthscale=0.4)
 bases = {
     "5 inducing points": gpflow.inducing_variables.InducingPoints(np.linspace(-2, 2, 5)[:, None]),
-    "harmonics, levels 0 to 2": odgp.inducing.SphericalHarmonics(num_levels=3, dimension=2),
+    "harmonics, levels 0 to 2": odgp.inducing.SphericalHarmonics(2, 3),
     "7 softplus units, L = 6": odgp.inducing.ActivationFeatures(
         odgp.gpflow_models.random_directions(7, 1), "softplus", num_levels=6
     ),

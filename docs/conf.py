@@ -14,7 +14,7 @@ project = "keras_odgp"
 author = "the keras_odgp developers"
 version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "conf.py"]  # of which the second would be a notebook
 suppress_warnings = ["toc.empty_glob"]  # pages that are generated need not be there
 
 myst_enable_extensions = ["dollarmath"]

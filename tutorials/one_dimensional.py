@@ -56,7 +56,7 @@ def fit(kernel_name: str, kind: str, size: int, num_orthogonal: int) -> tuple[gp
     model = gpflow_models.OrthogonalSGPR(
         data, make_kernel(kernel_name), make_features(kind, size), orthogonal, noise_variance=0.1
     )
-    gpflow_models.fit_lbfgs(model, max_iterations=200, progress=False)
+    gpflow_models.fit_lbfgs(model, max_iterations=100, progress=False)
     # The same as a model with an explicit q, which predicts from factors and takes the variance apart.
     explicit = gpflow_models.OrthogonalSVGP(
         model.kernel, model.likelihood, model.inducing_variable, model.orthogonal_inducing_variable
@@ -96,11 +96,13 @@ for ax in rows[-1]:
     ax.set_xlabel("x")
 
 # %% [markdown]
-# - L = 8 with activations is too smooth for these data under both kernels: the band of f stays wide and wiggles are
-#   missed. More levels help softplus and cost nothing in the bound here.
-# - Eight orthogonal points mend it at the same L, for every pair of kernel and activation.
-# - Inducing points alone do as well as the best of them: with 16 points, or with 8 + 8. In one dimension activations
-#   have nothing to offer over points; the [page on choices](choosing.py) has more on when they do.
+# - L = 8 with activations is too smooth for these data under both kernels: wiggles are missed, and the noise that is
+#   learned is too large.
+# - Twice the levels help ReLU under the arc-cosine kernel, with units to match, and next to nothing elsewhere: softplus
+#   has hardly any weight at high levels, and under Matérn-5/2 what is missing lies in levels that no activation here has.
+# - Eight orthogonal points help every pair of kernel and activation, and more than more levels do.
+# - Inducing points alone do better than all of these: with 16 points, or with 8 + 8, which is as good. In one dimension
+#   activations have nothing to offer over points; the [page on choices](choosing.py) has more on that.
 #
 # ## Where the variance comes from
 #
@@ -126,7 +128,7 @@ for axes, row in zip(rows, [row for row in ROWS if row[1] != "points"]):
                 ax.semilogy(grid[:, 0], np.maximum(values / prior, 1e-8), style, color=colour, label=what, lw=1.2)
         ax.set(ylim=(1e-6, 2), title=f"L = {label}")
     axes[0].set_ylabel(f"{row[0]}, {row[1]}")
-rows[0, 2].legend(frameon=False, fontsize=7, loc="lower left")
+figure.legend(*rows[0, 2].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
 for ax in rows[-1]:
     ax.set_xlabel("x")
 

@@ -1,9 +1,8 @@
 """Settings of the documentation."""
 
+import runpy
 import shutil
 from pathlib import Path
-
-from keras_odgp._version import __version__
 
 # Sphinx reads what is below its own folder only, and the tutorials are not: they get here as copies, newer or not.
 HERE = Path(__file__).parent
@@ -12,7 +11,7 @@ shutil.copytree(HERE.parent / "tutorials", HERE / "tutorials", ignore=shutil.ign
 
 project = "keras_odgp"
 author = "the keras_odgp developers"
-version = release = __version__
+version = release = runpy.run_path(str(HERE.parent / "keras_odgp" / "_version.py"))["__version__"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 exclude_patterns = ["_build", "conf.py"]  # of which the second would be a notebook
 suppress_warnings = ["toc.empty_glob"]  # pages that are generated need not be there

@@ -27,7 +27,7 @@ def public_modules() -> list[types.ModuleType]:
 
 def public_objects() -> dict[str, object]:
     """Public classes and functions by their full names; what other packages own is theirs to document."""
-    found = {f"{module.__name__}.{name}": getattr(module, name) for module in public_modules() for name in module.__all__}
+    found = {f"{part.__name__}.{name}": getattr(part, name) for part in public_modules() for name in part.__all__}
     return {
         name: part
         for name, part in found.items()
@@ -49,27 +49,6 @@ def resolves(dotted: str) -> bool:
             part = getattr(part, name)
         return True
     return False
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_tutorials_run(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with fast():
-        figures = run(name, tmp_path)
-    assert figures and all(path.stat().st_size > 10_000 for path in figures)  # a blank one is smaller
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page, tmp_path, monkeypatch):
-    """All blocks of a page, one after the other; what is not Python (shell, text) is marked as such."""
-    blocks = re.findall(r"^```(\S*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    assert all(language for language, _ in blocks), "a block has no language"
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    with fast():
-        for language, code in blocks:
-            if language == "python":
-                exec(compile(code, page.name, "exec"), names)
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *PAGES, *TUTORIALS], ids=lambda path: path.name)
@@ -125,3 +104,24 @@ def test_public_names_have_examples(name):
     documentation = inspect.cleandoc(public_objects()[name].__doc__ or "")
     assert ">>> " in documentation
     assert re.search(r"`\[.*\]`|\[[A-Z]\w*[,\]]|shape|scalar|number|name", documentation)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    """All blocks of a page, one after the other; what is not Python (shell, text) is marked as such."""
+    blocks = re.findall(r"^```(\S*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert all(language for language, _ in blocks), "a block has no language"
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    with fast():
+        for language, code in blocks:
+            if language == "python":
+                exec(compile(code, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tutorials_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with fast():
+        figures = run(name, tmp_path)
+    assert figures and all(path.stat().st_size > 10_000 for path in figures)  # a blank one is smaller

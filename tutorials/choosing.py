@@ -33,7 +33,7 @@ plt.style.use("tableau-colorblind10")
 # | a GPflow kernel | anything | needs `features="points"`, `orthogonal_features="points"` |
 #
 # All kernels on the sphere scale each input by a weight of its own (ARD), append a bias, and by default grow linearly
-# with the norm of the input. Samples of each, two inputs apart from each other in nothing but the kernel:
+# with the norm of the input. Samples of the prior, all from the same random numbers:
 
 # %%
 grid = np.linspace(-4, 4, 300)[:, None]

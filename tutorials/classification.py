@@ -53,7 +53,8 @@ print({name: round(values[-1], 3) for name, values in history.items()})
 
 # %% [markdown]
 # `probabilities` gives both classes. Near the border between the moons the labels overlap, and the probability passes
-# through one half; far from all data it comes back to one half, because there the model knows nothing.
+# through one half. Away from the data it moves back towards one half, because the latent function becomes uncertain
+# (right): the model knows less there.
 
 # %%
 predictive = odgp.Predictive(model)
@@ -121,7 +122,7 @@ for name, probabilities, style in (("GP layer", ours, "-"), ("logistic regressio
     hits = probabilities.argmax(axis=1)[sure] == y_test[sure]
     kept = np.arange(1, len(hits) + 1)
     ax.plot(kept / len(hits), np.cumsum(hits) / kept, style, label=name)
-ax.set(xlabel="fraction that is answered, surest first", ylabel="accuracy of the answers", ylim=(0.93, 1.003))
+ax.set(xlabel="fraction that is answered, surest first", ylabel="accuracy of the answers", ylim=(0.97, 1.001))
 _ = ax.legend(frameon=False, loc="lower left")
 
 # %% [markdown]

@@ -47,7 +47,9 @@ for ax in rows[-1]:
 # several numbers of inputs. No set of such features can explain more.
 
 # %%
-print("inputs   " + "  ".join(f"{name:>20}" for name in ("Matérn-1/2", "Matérn-3/2", "Matérn-5/2", "squared exponential")))
+print(
+    "inputs   " + "  ".join(f"{name:>20}" for name in ("Matérn-1/2", "Matérn-3/2", "Matérn-5/2", "squared exponential"))
+)
 for inputs in (1, 4, 8):
     shares = []
     for make in (

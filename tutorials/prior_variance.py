@@ -55,7 +55,9 @@ for column, (name, features) in zip(rows.T, bases.items()):
     column[2].stackplot(grid[:, 0], share, 1 - share, colors=["C0", "C1"], alpha=0.8, labels=["parallel", "orthogonal"])
     column[2].set(ylim=(0, 1), xlabel="x")
     column[0].set_title(name)
-for ax, label in zip(rows[:, 0], ("parallel part g\nsamples, 2 sd", "orthogonal part h\nsamples, 2 sd", "share of variance")):
+for ax, label in zip(
+    rows[:, 0], ("parallel part g\nsamples, 2 sd", "orthogonal part h\nsamples, 2 sd", "share of variance")
+):
     ax.set_ylabel(label)
 _ = rows[2, 0].legend(loc="lower center", framealpha=0.9)
 

@@ -115,7 +115,9 @@ deep = train(
     epochs=150,
 )
 mixture = odgp.Predictive(deep, num_samples=200)
-print(f"NLPD: one layer {-predictive.log_density(*test).mean():.3f}, two layers {-mixture.log_density(*test).mean():.3f}")
+print(
+    f"NLPD: one layer {-predictive.log_density(*test).mean():.3f}, two layers {-mixture.log_density(*test).mean():.3f}"
+)
 
 where = np.array([[0.02]])
 values = np.linspace(-2.5, 2.5, 400)

@@ -90,12 +90,11 @@ class _Matern(ChordalKernel):
 
 
 class Matern12(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 1/2 in the chord: $\kappa(t) = e^{-\chi/\rho}$.
+    __doc__ = r"""Matérn kernel of smoothness 1/2 in the chord: $\kappa(t) = e^{-\chi/\rho}$.
 
     It has a cusp at t = 1, where a rounding error of the cosine becomes its square root: between inputs closer than
-    about 1e-7 (1e-3 in float32) its values are accurate to that only. Prefer float64."""
-        + _ARGS.format(name="Matern12")
+    about 1e-7 (1e-3 in float32) its values are accurate to that only. Prefer float64.""" + _ARGS.format(
+        name="Matern12"
     )
 
     nu = 0.5
@@ -112,11 +111,8 @@ class Matern12(_Matern):
 
 
 class Matern32(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3
-    \chi/\rho$."""
-        + _ARGS.format(name="Matern32")
-    )
+    __doc__ = r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3
+    \chi/\rho$.""" + _ARGS.format(name="Matern32")
 
     nu = 1.5
 
@@ -129,11 +125,8 @@ class Matern32(_Matern):
 
 
 class Matern52(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5
-    \chi/\rho$."""
-        + _ARGS.format(name="Matern52")
-    )
+    __doc__ = r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5
+    \chi/\rho$.""" + _ARGS.format(name="Matern52")
 
     nu = 2.5
 
@@ -147,7 +140,9 @@ class Matern52(_Matern):
 
 
 class SquaredExponential(ChordalKernel):
-    __doc__ = r"""Squared exponential kernel in the chord: $\kappa(t) = e^{-\chi^2 / (2\rho^2)}$.""" + _ARGS.format(name="SquaredExponential")
+    __doc__ = r"""Squared exponential kernel in the chord: $\kappa(t) = e^{-\chi^2 / (2\rho^2)}$.""" + _ARGS.format(
+        name="SquaredExponential"
+    )
 
     def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
         return tf.exp((t - 1.0) / tf.square(hyperparameters[0]))

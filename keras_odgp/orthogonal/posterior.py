@@ -59,7 +59,7 @@ class OrthogonalPosterior(AbstractPosterior):
 
     >>> points = gpflow.inducing_variables.InducingPoints(np.random.randn(4, 2))
     >>> posterior = keras_odgp.orthogonal.OrthogonalPosterior(
-    ...     gpflow.kernels.Matern52(), points, q_mu=tf.ones([4, 1], tf.float64), q_sqrt=tf.eye(4, dtype=tf.float64)[None]
+    ...     gpflow.kernels.Matern52(), points, tf.ones([4, 1], tf.float64), tf.eye(4, dtype=tf.float64)[None]
     ... )
     >>> mean, variance = posterior.predict_f(tf.zeros([5, 2], tf.float64))
     >>> mean.shape.as_list()

@@ -14,7 +14,6 @@ author = "the keras_odgp developers"
 version = release = runpy.run_path(str(HERE.parent / "keras_odgp" / "_version.py"))["__version__"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 exclude_patterns = ["_build", "conf.py"]  # of which the second would be a notebook
-suppress_warnings = ["toc.empty_glob"]  # pages that are generated need not be there
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3

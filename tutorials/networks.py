@@ -75,6 +75,10 @@ print("GP head:   ", scores(predictive.probabilities(x_test), predictive.probabi
 print("Dense head:", scores(dense_head.predict(x_test, verbose=0), dense_head.predict(shuffled, verbose=0)))
 
 # %% [markdown]
+# After equally many epochs the dense head classifies these digits better, and the GP head is the more cautious one, on
+# digits and on what are none. That is the trade to expect: a GP head is worth its cost where a wrong answer that sounds
+# sure is expensive.
+#
 # A GP head is no guard against everything: it is uncertain where the *features* are unlike those of the training data,
 # and a network is free to map strange images to familiar features.
 #

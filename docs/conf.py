@@ -31,6 +31,7 @@ nb_output_stderr = "remove"  # TensorFlow's greetings
 html_theme = "furo"
 html_title = "keras_odgp"
 html_math_renderer = "mathml"
+html_show_copyright = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_inherit_docstrings = False

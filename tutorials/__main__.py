@@ -8,6 +8,7 @@ two steps wherever a model is trained: enough to see that everything runs.
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ import tensorflow as tf
 
 from keras_odgp import gpflow_models
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 FAST_STEPS = 2
 
@@ -53,10 +54,15 @@ def fast() -> Iterator[None]:
 
 
 def run(name: str, output: Path) -> list[Path]:
-    """Runs one tutorial and writes its figures to a folder; returns their paths."""
+    """Runs one tutorial in a folder, to which it writes what it saves, and its figures; returns their paths."""
     plt.close("all")
-    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     output.mkdir(parents=True, exist_ok=True)
+    before = Path.cwd()
+    os.chdir(output)
+    try:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    finally:
+        os.chdir(before)
     numbers = plt.get_fignums()
     paths = [output / (f"{name}.png" if number == numbers[0] else f"{name}_{number}.png") for number in numbers]
     for number, path in zip(numbers, paths):
@@ -68,7 +74,9 @@ def run(name: str, output: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which to run: {', '.join(NAMES)} (default: all)")
-    parser.add_argument("--output", type=Path, default=Path("build/tutorials"), help="folder of the figures")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/tutorials"), help="folder of figures and of what is saved"
+    )
     parser.add_argument("--fast", action="store_true", help="one or two steps of training")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))

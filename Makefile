@@ -13,9 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do $$p -c '
 .PHONY: demo test stress test-oldest test-newest lint docs bench clean
 
 demo: $(STAMP)  ## run the main example on data that comes with it
-	$(BIN)/python tutorials/deep_regression.py --output build/demo
-	$(BIN)/python tutorials/fourier_spectra.py --output build/demo
-	$(BIN)/python tutorials/one_dimensional.py --output build/demo
+	$(BIN)/python -m tutorials deep_regression fourier_spectra one_dimensional --output build/demo
 
 test: $(STAMP)  ## run the tests, in as many processes as there are cores (make test WORKERS=1 for one)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -37,8 +35,8 @@ lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(DOCS_STAMP)  ## build the documentation, warnings are errors
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+docs: $(DOCS_STAMP)  ## run the tutorials and build the documentation; warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -j auto $(SPHINXOPTS) -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
 bench: $(BENCH_STAMP)  ## run a ten-minute subset of all benchmarks (DATA=directory of .npz files; else from OpenML)

@@ -62,10 +62,10 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     Example:
 
-    ```python
-    board = keras_odgp.callbacks.TensorBoard("logs", gp_freq=5, image_data=(x, y))
-    model.fit(x, y, epochs=100, callbacks=[board])
-    ```
+    >>> x, y = np.random.randn(100, 1), np.random.randn(100)  # inputs [N, D], targets [N]
+    >>> board = keras_odgp.callbacks.TensorBoard("logs", gp_freq=5, image_data=(x, y))
+
+    and then `model.fit(x, y, epochs=100, callbacks=[board])`.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class KLWarmup(keras.callbacks.Callback):
 
     Example:
 
-    ```python
-    model.fit(x, y, epochs=100, callbacks=[keras_odgp.callbacks.KLWarmup(20)])
-    ```
+    >>> warmup = keras_odgp.callbacks.KLWarmup(epochs=20)
+
+    and then `model.fit(x, y, epochs=100, callbacks=[warmup])`.
     """
 
     def __init__(self, epochs: int, start: float = 0.0) -> None:

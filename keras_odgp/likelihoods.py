@@ -17,6 +17,8 @@ from gpflow.likelihoods import Likelihood
 
 from keras_odgp.numerics import float_context
 
+__all__ = ["Dispersion", "OutputLikelihood"]
+
 
 class Dispersion(Function):
     """The dispersion column of the model's output, as a parameter of a GPflow likelihood.
@@ -78,6 +80,13 @@ class OutputLikelihood:
     Args:
         likelihood: `"gaussian"`, `"student_t"`, `"gamma"`, `"beta"`, `"bernoulli"`, `"poisson"`, `"exponential"`,
             `"softmax"`, or a GPflow likelihood without trainable parameters.
+
+    Example:
+
+    >>> likelihood = keras_odgp.likelihoods.OutputLikelihood("bernoulli")
+    >>> output = np.array([[[0.0, 1.0]]])  # [..., units, columns]: mean and variance of f
+    >>> likelihood.log_density(tf.constant([1.0], tf.float64), tf.constant(output)).numpy().round(4).tolist()
+    [-0.6931]
     """
 
     def __init__(self, likelihood: str | Likelihood) -> None:

@@ -11,6 +11,8 @@ from gpflow.likelihoods import Likelihood
 from keras_odgp import saving
 from keras_odgp.likelihoods import OutputLikelihood
 
+__all__ = ["VariationalLoss"]
+
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
 class VariationalLoss(keras.losses.Loss):

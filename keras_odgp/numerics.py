@@ -15,6 +15,8 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+__all__ = ["add_jitter", "cholesky", "float_context", "floor_variance", "jitter_scope", "relative_jitter"]
+
 RELATIVE_JITTER = {tf.float64: 1e-8, tf.float32: 1e-5}
 LARGEST_JITTER = 1e-2
 VARIANCE_FLOOR = {tf.float64: 1e-15, tf.float32: 1e-9}
@@ -46,7 +48,13 @@ def jitter_scope(relative: float) -> Iterator[None]:
 
 
 def relative_jitter(dtype: tf.DType) -> float:
-    """Jitter relative to the diagonal, for a dtype, unless a scope overrides it."""
+    """Jitter relative to the diagonal, for a dtype, unless a scope overrides it.
+
+    Example:
+
+    >>> keras_odgp.numerics.relative_jitter(tf.float64)
+    1e-08
+    """
     override = _jitter_override.get()
     return _default_jitter(dtype) if override is None else override
 
@@ -61,6 +69,12 @@ def add_jitter(K: tf.Tensor) -> tf.Tensor:
     Relative to the entry, not to the mean of the diagonal: then the scale of a single feature (the norm of a weight
     vector, the level of a harmonic) changes nothing, and a feature of small variance is not drowned in the jitter of
     a large one. It equals independent noise on the features, so explained variance can only shrink.
+
+    Example:
+
+    >>> K = tf.constant([[4.0, 1.0], [1.0, 2.0]], tf.float64)  # [..., M, M]
+    >>> (keras_odgp.numerics.add_jitter(K) - K).numpy().diagonal().round(10).tolist()
+    [4e-08, 2e-08]
     """
     return K * (1.0 + relative_jitter(K.dtype) * identity_like(K))
 
@@ -84,6 +98,11 @@ def cholesky(K: tf.Tensor, *, reference: tf.Tensor | None = None, name: str = "K
 
     Returns:
         Lower triangular matrices, shape `[..., M, M]`; twice differentiable.
+
+    Example:
+
+    >>> keras_odgp.numerics.cholesky(tf.constant([[4.0, 2.0], [2.0, 2.0]], tf.float64)).numpy().tolist()
+    [[2.0, 0.0], [1.0, 1.0]]
     """
 
     @tf.custom_gradient
@@ -156,7 +175,13 @@ def _apart(function: Any) -> Any:
 
 
 def floor_variance(variance: tf.Tensor) -> tf.Tensor:
-    """Variances lifted to a small positive floor: what rounding left below it is zero in truth."""
+    """Variances lifted to a small positive floor: what rounding left below it is zero in truth.
+
+    Example:
+
+    >>> keras_odgp.numerics.floor_variance(tf.constant([-1e-18, 0.5], tf.float64)).numpy().tolist()  # of any shape
+    [1e-15, 0.5]
+    """
     return tf.maximum(variance, VARIANCE_FLOOR.get(variance.dtype, VARIANCE_FLOOR[tf.float32]))
 
 
@@ -166,6 +191,13 @@ def float_context(dtype: Any) -> Iterator[None]:
 
     One thread at a time: the settings of GPflow belong to the process, and contexts that overlap would leave it with
     those of another.
+
+    Example:
+
+    >>> with keras_odgp.numerics.float_context("float32"):
+    ...     parameter = gpflow.Parameter(1.0)  # of shape []
+    >>> parameter.dtype.name
+    'float32'
     """
     with _config_lock:
         config = dataclasses.replace(gpflow.config.config(), float=np.dtype(tf.as_dtype(dtype).as_numpy_dtype).type)

@@ -18,6 +18,8 @@ from keras_odgp.likelihoods import Dispersion
 from keras_odgp.numerics import float_context
 from keras_odgp.spherical import Activation
 
+__all__ = ["deserialise", "register", "serialise"]
+
 
 class _Entry(NamedTuple):
     cls: type
@@ -59,6 +61,12 @@ def serialise(value: Any) -> Any:
 
     Raises:
         ValueError: If the object, or one inside it, cannot be written, or would not come back as it is.
+
+    Example:
+
+    >>> config = keras_odgp.saving.serialise(gpflow.kernels.Matern52(lengthscales=[0.5, 2.0]))
+    >>> isinstance(config, dict)
+    True
     """
     if value is None or isinstance(value, str):
         return value
@@ -73,7 +81,14 @@ def serialise(value: Any) -> Any:
 
 
 def deserialise(config: Any) -> Any:
-    """The object that `serialise` described."""
+    """The object that `serialise` described.
+
+    Example:
+
+    >>> config = keras_odgp.saving.serialise(gpflow.kernels.Matern52(lengthscales=[0.5, 2.0]))
+    >>> keras_odgp.saving.deserialise(config).lengthscales.numpy().round(6).tolist()
+    [0.5, 2.0]
+    """
     if not isinstance(config, dict):
         return config
     try:

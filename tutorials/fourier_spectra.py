@@ -1,77 +1,65 @@
-"""Which parts of a kernel can features reach? Fourier spectra of kernels and of activations, level by level.
+# %% [markdown]
+# # Which parts of a kernel can features reach?
+#
+# Kernels and activations on the sphere are sums over levels, as functions on a circle are sums over frequencies. A
+# feature made of an activation can explain the part of a kernel in those levels which the activation has too. This
+# script draws the roots of the kernel's Fourier coefficients against those of the activation, for two kernels and two
+# activations, as the paper does.
 
-A feature made of an activation can explain the part of a zonal kernel that lies in the levels which the activation
-has too. This script draws the square roots of the kernel's Fourier coefficients against those of the activation, for
-two kernels and two activations.
-
-Run with `python tutorials/fourier_spectra.py`.
-"""
-
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
+# %%
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_odgp.kernels import ArcCosine, Matern52, ZonalKernel
-from keras_odgp.spherical import get_activation
+import keras_odgp as odgp
 
+plt.style.use("tableau-colorblind10")
 LEVELS = np.arange(1, 36)
-KERNEL_COLOUR, FEATURE_COLOUR = "#1b4f8a", "#d9730d"
+DIMENSION = 3  # two inputs and a bias
 
+# %%
+kernels = {"Matérn-5/2": odgp.kernels.Matern52(), "arc-cosine": odgp.kernels.ArcCosine()}
+figure, rows = plt.subplots(2, 2, figsize=(10, 7), sharex=True, sharey="row", layout="constrained")
+for row, (kernel_name, kernel) in zip(rows, kernels.items()):
+    root = np.sqrt(kernel.fourier_coefficients(LEVELS[-1] + 1, DIMENSION).numpy()[LEVELS])
+    for ax, name in zip(row, ("relu", "softplus")):
+        feature = np.abs(odgp.spherical.get_activation(name).coefficients(LEVELS[-1] + 1, DIMENSION)[LEVELS])
+        for values, label, marker, colour in ((root, kernel_name, "o", "C0"), (feature, name, "s", "C1")):
+            ax.semilogy(LEVELS[values > 0], values[values > 0], marker, color=colour, ms=4, label=label)
+        missing = LEVELS[(root > 0) & (feature == 0)]
+        if len(missing):
+            ax.semilogy(missing, np.full(len(missing), 3e-9), "x", color="C1", label=f"no {name} at this level")
+        ax.set(title=f"{kernel_name} kernel, {name} features", xlim=(0, LEVELS[-1] + 1), ylim=(1e-9, 5))
+        ax.grid(alpha=0.25)
+        ax.legend(frameon=False, loc="upper right", fontsize=9)
+    row[0].set_ylabel(r"$\sqrt{\lambda_\ell}$ of the kernel,  $|\varsigma_\ell|$ of the feature")
+for ax in rows[-1]:
+    ax.set_xlabel(r"level $\ell$")
 
-def draw_pair(axes: plt.Axes, kernel: ZonalKernel, kernel_name: str, activation_name: str, dimension: int) -> None:
-    """Draws one kernel against one activation."""
-    activation = get_activation(activation_name)
-    root = np.sqrt(kernel.fourier_coefficients(LEVELS[-1] + 1, dimension).numpy()[LEVELS])
-    feature = np.abs(activation.coefficients(LEVELS[-1] + 1, dimension)[LEVELS])
-    series = ((root, kernel_name, "o", KERNEL_COLOUR), (feature, activation_name, "s", FEATURE_COLOUR))
-    for values, label, marker, colour in series:
-        present = values > 0
-        axes.semilogy(LEVELS[present], values[present], marker, color=colour, markersize=4, label=label)
-    missing = LEVELS[(root > 0) & (feature == 0)]
-    floor = 0.02 * min(values[values > 0].min() for values, *_ in series)
-    if len(missing):
-        axes.semilogy(
-            missing,
-            np.full(len(missing), floor),
-            "x",
-            color=FEATURE_COLOUR,
-            label=f"no {activation_name} at this level",
-        )
-    axes.set_title(f"{kernel_name} kernel, {activation_name} features", fontsize=10)
-    axes.set_xlim(0, LEVELS[-1] + 1)
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 0.09))
-    axes.grid(alpha=0.25)
+# %% [markdown]
+# - Matérn kernels have every level. ReLU, softplus, GELU and swish lack all odd levels above 1 (crosses): whatever lies
+#   there, no number of such features can explain. Orthogonal inducing points can.
+# - The arc-cosine kernel lacks the same levels, and its coefficients are $\lambda_\ell = 2 d\, \varsigma_\ell^2$ with the
+#   coefficients of ReLU: the two columns of points on the lower left run parallel, exactly.
+# - Softplus is smooth, so its coefficients fall faster than those of any of these kernels. High levels carry next to no
+#   weight in such features.
+#
+# In numbers: the share of the prior variance that lies in levels which these activations have, for one lengthscale and
+# several numbers of inputs. No set of such features can explain more.
 
-
-def draw(path: Path, dimension: int = 3) -> None:
-    """Draws the four pairs and writes the picture."""
-    figure, grid = plt.subplots(2, 2, figsize=(10, 7), sharex=True, constrained_layout=True)
-    kernels: list[tuple[str, ZonalKernel]] = [("Matérn-5/2", Matern52()), ("arc-cosine", ArcCosine())]
-    for row, (kernel_name, kernel) in zip(grid, kernels):
-        for axes, activation_name in zip(row, ("relu", "softplus")):
-            draw_pair(axes, kernel, kernel_name, activation_name, dimension)
-        row[0].set_ylabel(r"$\sqrt{\lambda_\ell}$ of the kernel,  $|\varsigma_\ell|$ of the feature")
-    for axes in grid[-1]:
-        axes.set_xlabel(r"level $\ell$")
-    figure.suptitle(f"Fourier coefficients on the sphere, {dimension - 1} inputs and a bias")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("build/demo"), help="directory of the picture")
-    path = parser.parse_args().output / "fourier_spectra.png"
-    draw(path)
-    print(f"Fourier spectra of kernels and features: {path.resolve()}")
-
-
-if __name__ == "__main__":
-    main()
+# %%
+print(
+    "inputs   " + "  ".join(f"{name:>20}" for name in ("Matérn-1/2", "Matérn-3/2", "Matérn-5/2", "squared exponential"))
+)
+for inputs in (1, 4, 8):
+    shares = []
+    for make in (
+        odgp.kernels.Matern12,
+        odgp.kernels.Matern32,
+        odgp.kernels.Matern52,
+        odgp.kernels.SquaredExponential,
+    ):
+        kernel = make()
+        first = float(kernel.fourier_coefficients(2, inputs + 1)[1])
+        ends = [float(kernel.shape_function(np.float64(t))) for t in (1.0, -1.0)]
+        shares.append((0.5 * sum(ends) + (inputs + 1) * first) / ends[0])
+    print(f"{inputs:6}   " + "  ".join(f"{share:20.3f}" for share in shares))

@@ -1,139 +1,139 @@
-"""Four sparse GPs on one-dimensional data: what orthogonal features add, and where the predictive variance comes from.
+# %% [markdown]
+# # More levels, or orthogonal features?
+#
+# Features made of activations are truncated to L levels of the sphere. This script fits the same noisy wave with L = 8,
+# with L = 16, and with L = 8 and K = 8 orthogonal inducing points, for two kernels and two activations, as the paper
+# does, and for inducing points alone. Then it takes the predictive variance apart, to see where it comes from.
 
-Fits SVGP and SOLVE-GP with inducing points, and the activated SVGP with and without orthogonal points, all by the same
-model with other settings. Prints a table and draws the predictives and the terms of their variances.
-
-Run with `python tutorials/one_dimensional.py`.
-"""
-
-from __future__ import annotations
-
-import argparse
-import time
-from pathlib import Path
-from typing import Any
-
+# %%
 import gpflow
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_odgp.gpflow_models import OrthogonalSVGP, fit_lbfgs, points_from_data, random_directions
-from keras_odgp.inducing import ActivationFeatures
-from keras_odgp.kernels import Matern52
+import keras_odgp as odgp
+from keras_odgp import gpflow_models
 
-NUM_LEVELS, NUM_POINTS = 8, 8
-BLUE, ORANGE, GREY = "#1b4f8a", "#d9730d", "#777777"
+plt.style.use("tableau-colorblind10")
 
+# %% [markdown]
+# 200 data of a wavy function, few of them in the middle, standardised; a third is held out.
 
-def make_data(num: int = 200, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """A wavy function with noise, sparse in the middle, standardised."""
-    rng = np.random.default_rng(seed)
-    X = np.concatenate([rng.uniform(0, 2.6, num // 2), rng.uniform(3.4, 6, num // 2 - 8), rng.uniform(2.6, 3.4, 8)])
-    Y = np.sin(2.0 * X) + 0.5 * np.cos(5.0 * X) + 0.3 * X + 0.2 * rng.normal(size=X.shape)
-    return ((X - X.mean()) / X.std())[:, None], ((Y - Y.mean()) / Y.std())[:, None]
+# %%
+rng = np.random.default_rng(1)
+x = np.concatenate([rng.uniform(0, 2.6, 100), rng.uniform(3.4, 6, 92), rng.uniform(2.6, 3.4, 8)])
+y = np.sin(2.0 * x) + 0.5 * np.cos(5.0 * x) + 0.3 * x + 0.2 * rng.normal(size=x.shape)
+X, Y = ((x - x.mean()) / x.std())[:, None], ((y - y.mean()) / y.std())[:, None]
+order = rng.permutation(len(X))
+train, test = order[:133], order[133:]
+data = X[train], Y[train]
 
-
-def make_models(X: np.ndarray) -> dict[str, OrthogonalSVGP]:
-    """The four models, which differ in their features only."""
-
-    def kernel() -> Matern52:
-        matern = Matern52()
-        gpflow.utilities.set_trainable(matern.lengthscale, False)  # free, it runs away together with the variance
-        return matern
-
-    def activations() -> ActivationFeatures:
-        rank = ActivationFeatures(np.ones((1, 2)), "softplus", NUM_LEVELS).rank()
-        return ActivationFeatures(random_directions(rank, 1), "softplus", NUM_LEVELS)
-
-    def points(seed: int) -> Any:
-        return gpflow.inducing_variables.InducingPoints(points_from_data(X, NUM_POINTS, seed=seed))
-
-    features = {
-        "SVGP (8 points)": (points(0), None),
-        "SOLVE-GP (8 + 8 points)": (points(0), points(1)),
-        "activated SVGP (9 softplus)": (activations(), None),
-        "orthogonal (9 softplus + 8 points)": (activations(), points(1)),
-    }
-    return {
-        name: OrthogonalSVGP(kernel(), gpflow.likelihoods.Gaussian(0.1), base, orthogonal)
-        for name, (base, orthogonal) in features.items()
-    }
+# %% [markdown]
+# ## The fits
+#
+# All models are `OrthogonalSGPR`, the collapsed bound, in which q is at its optimum whatever the rest; L-BFGS trains
+# kernel, noise and features. The Matérn kernel's lengthscale is held at 1: on the sphere it is redundant with the
+# weight variances, and if free runs away together with the variance. Activations have as many units as their levels
+# span dimensions with one input, 9 for L = 8 and 17 for L = 16.
 
 
-def draw_predictive(axes: plt.Axes, model: OrthogonalSVGP, grid: np.ndarray, X: np.ndarray, Y: np.ndarray) -> None:
-    """Data, predictive mean, and bands of two standard deviations of f and of y."""
-    mean, variance = (part.numpy()[:, 0] for part in model.posterior().predict_f(grid))
-    noise = float(model.likelihood.variance.numpy())
-    for total, alpha, label in ((variance + noise, 0.15, "y, 2 sd"), (variance, 0.35, "f, 2 sd")):
-        band = 2 * np.sqrt(total)
-        axes.fill_between(grid[:, 0], mean - band, mean + band, color=BLUE, alpha=alpha, linewidth=0, label=label)
-    axes.plot(grid[:, 0], mean, color=BLUE)
-    axes.plot(X[:, 0], Y[:, 0], ".", color="black", markersize=3)
-    axes.set_ylim(-4, 4)
+# %%
+def make_kernel(name: str) -> odgp.kernels.ZonalKernel:
+    if name == "arc-cosine":
+        return odgp.kernels.ArcCosine()
+    kernel = odgp.kernels.Matern52()
+    gpflow.set_trainable(kernel.lengthscale, False)
+    return kernel
 
 
-def draw_terms(axes: plt.Axes, model: OrthogonalSVGP, grid: np.ndarray) -> None:
-    """The terms of the variance of f, relative to the prior variance."""
-    terms = {name: value.numpy()[:, 0] for name, value in model.posterior(None).variance_terms(grid)._asdict().items()}
-    prior = terms["prior"]
-    curves = (
-        ("not explained by the base", prior + terms["explained"], ORANGE, "-"),
-        ("left after the orthogonal part", prior + terms["explained"] + terms["orthogonal_explained"], ORANGE, "--"),
-        ("uncertain base", terms["uncertainty"], BLUE, "-"),
-        ("uncertain orthogonal part", terms["orthogonal_uncertainty"], BLUE, "--"),
-        ("variance of f", sum(terms.values()), "black", "-"),
+def make_features(kind: str, size: int) -> gpflow.inducing_variables.InducingVariables:
+    if kind == "points":
+        return gpflow.inducing_variables.InducingPoints(gpflow_models.points_from_data(data[0], size))
+    return odgp.inducing.ActivationFeatures(gpflow_models.random_directions(size + 1, 1), kind, num_levels=size)
+
+
+def fit(kernel_name: str, kind: str, size: int, num_orthogonal: int) -> tuple[gpflow_models.OrthogonalSVGP, str]:
+    orthogonal = gpflow_models.points_from_data(data[0], num_orthogonal, seed=1) if num_orthogonal else None
+    model = gpflow_models.OrthogonalSGPR(
+        data, make_kernel(kernel_name), make_features(kind, size), orthogonal, noise_variance=0.1
     )
-    for label, values, colour, style in curves:
-        if "orthogonal" in label and not np.any(terms["orthogonal_explained"]):
-            continue
-        axes.semilogy(grid[:, 0], np.maximum(values / prior, 1e-8), style, color=colour, label=label, linewidth=1.2)
-    axes.set_ylim(1e-6, 2)
+    gpflow_models.fit_lbfgs(model, max_iterations=100, progress=False)
+    # The same as a model with an explicit q, which predicts from factors and takes the variance apart.
+    explicit = gpflow_models.OrthogonalSVGP(
+        model.kernel, model.likelihood, model.inducing_variable, model.orthogonal_inducing_variable
+    )
+    explicit.set_optimal_q(data)
+    nlpd = -float(np.mean(explicit.predict_log_density((X[test], Y[test]))))
+    return explicit, f"ELBO {float(model.elbo()):.1f}, test NLPD {nlpd:.2f}"
 
 
-def draw(models: dict[str, OrthogonalSVGP], X: np.ndarray, Y: np.ndarray, path: Path) -> None:
-    """All panels: predictives above, terms of the variance below."""
-    grid = np.linspace(X.min() - 1.0, X.max() + 1.0, 300)[:, None]
-    figure, rows = plt.subplots(2, len(models), figsize=(16, 7), sharex=True, sharey="row", constrained_layout=True)
-    for column, (name, model) in enumerate(models.items()):
-        draw_predictive(rows[0, column], model, grid, X, Y)
-        draw_terms(rows[1, column], model, grid)
-        rows[0, column].set_title(name, fontsize=10)
-        rows[1, column].set_xlabel("x")
-    rows[0, 0].set_ylabel("y")
-    rows[1, 0].set_ylabel("share of the prior variance")
-    rows[0, -1].legend(fontsize=8, frameon=False, loc="upper left")
-    rows[1, 2].legend(*rows[1, -1].get_legend_handles_labels(), fontsize=8, frameon=False, loc="lower center")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+SIZES = {"8": (8, 0), "16": (16, 0), "8, with K = 8": (8, 8)}
+ROWS = [(kernel, kind) for kernel in ("Matérn-5/2", "arc-cosine") for kind in ("relu", "softplus", "points")]
+fits = {(*row, label): fit(*row, *sizes) for row in ROWS for label, sizes in SIZES.items()}
+for (kernel_name, kind, label), (_, scores) in fits.items():
+    print(f"{kernel_name:12}{kind:10}{'M' if kind == 'points' else 'L'} = {label:16}{scores}")
 
+# %% [markdown]
+# ## The predictives
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("build/demo"), help="directory of the picture")
-    parser.add_argument("--iterations", type=int, default=300, help="largest number of L-BFGS iterations")
-    arguments = parser.parse_args()
-    X, Y = make_data()
-    order = np.random.default_rng(0).permutation(len(X))
-    train, test = order[: 2 * len(X) // 3], order[2 * len(X) // 3 :]
-    models = make_models(X[train])
-    lines = [f"{'model':36}{'ELBO':>10}{'test NLPD':>12}{'seconds':>10}"]
-    for name, model in models.items():
-        print(name)
-        start = time.perf_counter()
-        model.set_optimal_q((X[train], Y[train]))
-        fit_lbfgs(model, (X[train], Y[train]), max_iterations=arguments.iterations)
-        seconds = time.perf_counter() - start
-        elbo = float(model.elbo((X[train], Y[train])))
-        nlpd = -float(np.mean(model.predict_log_density((X[test], Y[test]))))
-        lines.append(f"{name:36}{elbo:10.2f}{nlpd:12.3f}{seconds:10.1f}")
-    print("\n" + "\n".join(lines))
-    path = arguments.output / "one_dimensional.png"
-    draw(models, X[train], Y[train], path)
-    print(f"\nPredictives and the terms of their variances: {path.resolve()}")
+# %%
+grid = np.linspace(X.min() - 1.0, X.max() + 1.0, 300)[:, None]
+figure, rows = plt.subplots(len(ROWS), 3, figsize=(11, 15), sharex=True, sharey=True, layout="constrained")
+for axes, row in zip(rows, ROWS):
+    for ax, label in zip(axes, SIZES):
+        model, scores = fits[tuple([*row, label])]
+        mean, variance = (part.numpy()[:, 0] for part in model.posterior().predict_f(grid))
+        noise = float(model.likelihood.variance.numpy())
+        for total, alpha, what in ((variance + noise, 0.15, "y, 2 sd"), (variance, 0.4, "f, 2 sd")):
+            band = 2 * np.sqrt(total)
+            ax.fill_between(grid[:, 0], mean - band, mean + band, color="C0", alpha=alpha, lw=0, label=what)
+        ax.plot(grid[:, 0], mean, color="C0", lw=1)
+        ax.plot(X[train], Y[train], ".", color="black", ms=2)
+        ax.set(ylim=(-4, 4), title=f"{'M' if row[1] == 'points' else 'L'} = {label}: {scores}")
+        ax.title.set_fontsize(9)
+    axes[0].set_ylabel(f"{row[0]}, {row[1]}")
+rows[0, 0].legend(frameon=False, loc="upper left", fontsize=8)
+for ax in rows[-1]:
+    ax.set_xlabel("x")
 
+# %% [markdown]
+# - L = 8 with activations is too smooth for these data under both kernels: wiggles are missed, and the noise that is
+#   learned is too large.
+# - Twice the levels help ReLU under the arc-cosine kernel, with units to match, and next to nothing elsewhere: softplus
+#   has hardly any weight at high levels, and under Matérn-5/2 what is missing lies in levels that no activation here has.
+# - Eight orthogonal points help every pair of kernel and activation, and more than more levels do.
+# - Inducing points alone do better than all of these: with 16 points, or with 8 + 8, which is as good. In one dimension
+#   activations have nothing to offer over points; the [page on choices](choosing.py) has more on that.
+#
+# ## Where the variance comes from
+#
+# The variance of f is the prior variance, minus what the base features explain, minus what the orthogonal features
+# explain of the rest, plus what is uncertain about each. Relative to the prior variance:
 
-if __name__ == "__main__":
-    main()
+# %%
+figure, rows = plt.subplots(4, 3, figsize=(11, 11), sharex=True, sharey=True, layout="constrained")
+for axes, row in zip(rows, [row for row in ROWS if row[1] != "points"]):
+    for ax, label in zip(axes, SIZES):
+        model = fits[tuple([*row, label])][0]
+        terms = model.posterior().variance_terms(grid)._asdict()
+        prior, explained, uncertain, more, more_uncertain = (value.numpy()[:, 0] for value in terms.values())
+        curves = [
+            ("not explained by the base", prior + explained, "C1", "-"),
+            ("left after the orthogonal part", prior + explained + more, "C1", "--"),
+            ("uncertain base", uncertain, "C0", "-"),
+            ("uncertain orthogonal part", more_uncertain, "C0", "--"),
+            ("variance of f", prior + explained + uncertain + more + more_uncertain, "black", "-"),
+        ]
+        for what, values, colour, style in curves:
+            if "orthogonal" not in what or np.any(more):
+                ax.semilogy(grid[:, 0], np.maximum(values / prior, 1e-8), style, color=colour, label=what, lw=1.2)
+        ax.set(ylim=(1e-6, 2), title=f"L = {label}")
+    axes[0].set_ylabel(f"{row[0]}, {row[1]}")
+figure.legend(*rows[0, 2].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
+for ax in rows[-1]:
+    ax.set_xlabel("x")
+
+# %% [markdown]
+# Without orthogonal features (left and middle) the solid orange line, prior variance that lies outside of what the
+# features span, is a floor under the variance of f: no data can lower it. Under Matérn-5/2 the levels that activations
+# lack keep it up, and more levels do not remove it. With orthogonal points (right) the floor is the dashed line, which
+# goes to zero at the points.

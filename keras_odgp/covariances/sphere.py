@@ -199,7 +199,16 @@ def _harmonics_harmonics(first: Harmonics, second: Harmonics, kernel: ZonalKerne
 def shared_levels(
     first: ActivationFeatures | SphericalHarmonics, second: ActivationFeatures | SphericalHarmonics, kernel: ZonalKernel
 ) -> tuple[int, ...]:
-    """Levels that two sets of features on the sphere have in common. If there are none, their covariance is zero."""
+    """Levels that two sets of features on the sphere have in common. If there are none, their covariance is zero.
+
+    Example:
+
+    >>> kernel = keras_odgp.kernels.Matern52()
+    >>> units = keras_odgp.inducing.ActivationFeatures(np.random.randn(4, 3), "relu", num_levels=6)
+    >>> harmonics = keras_odgp.inducing.SphericalHarmonics(3, [1, 3])
+    >>> [int(level) for level in keras_odgp.covariances.shared_levels(units, harmonics, kernel)]
+    [1]
+    """
 
     def levels(feature: ActivationFeatures | SphericalHarmonics) -> tuple[int, ...]:
         return feature.levels if isinstance(feature, SphericalHarmonics) else feature.active_levels(kernel)

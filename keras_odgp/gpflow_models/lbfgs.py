@@ -37,6 +37,12 @@ class FitResult:
         converged: Whether the last stage ended because nothing more was to be gained.
         message: Why the last stage ended, in words.
         losses: Loss after each iteration.
+
+    Example:
+
+    >>> result = keras_odgp.gpflow_models.FitResult(loss=1.5, message="the loss stands still")
+    >>> result.loss, result.converged
+    (1.5, False)
     """
 
     loss: float
@@ -132,6 +138,14 @@ def fit_lbfgs(
 
     Returns:
         A `FitResult`, which says how it ended. The model is left at the best point.
+
+    Example:
+
+    >>> X = np.linspace(-1, 1, 20)[:, None]  # [N, D]
+    >>> model = keras_odgp.gpflow_models.OrthogonalSGPR((X, np.sin(3 * X)), gpflow.kernels.Matern52(), X[::5].copy())
+    >>> result = keras_odgp.gpflow_models.fit_lbfgs(model, max_iterations=3, progress=False)
+    >>> result.num_iterations, np.isclose(result.loss, model.training_loss())
+    (3, True)
     """
     loss = model.training_loss if data is None else lambda: model.training_loss(data)
     variables = list(model.trainable_variables)

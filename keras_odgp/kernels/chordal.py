@@ -22,11 +22,23 @@ _ARGS = """
         radial_power: Power of the norms. Defaults to 1; with 0 the kernel sees directions only.
         active_dims: Columns of the input that the kernel sees. Defaults to all.
         name: Name of the module.
+
+    Example:
+
+    >>> kernel = keras_odgp.kernels.{name}(lengthscale=0.5)
+    >>> kernel(np.random.randn(4, 2)).shape.as_list()  # inputs [N, D], covariances [N, N]
+    [4, 4]
 """
 
 
 class ChordalKernel(ZonalKernel):
-    r"""Base of the zonal kernels that are functions of the chord $\chi = \sqrt{2 - 2t}$ over a lengthscale."""
+    r"""Base of the zonal kernels that are functions of the chord $\chi = \sqrt{2 - 2t}$ over a lengthscale.
+
+    Example:
+
+    >>> isinstance(keras_odgp.kernels.Matern52(lengthscale=0.5), keras_odgp.kernels.ChordalKernel)
+    True
+    """
 
     def __init__(
         self,
@@ -80,12 +92,11 @@ class _Matern(ChordalKernel):
 
 
 class Matern12(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 1/2 in the chord: $\kappa(t) = e^{-\chi/\rho}$.
+    __doc__ = r"""Matérn kernel of smoothness 1/2 in the chord: $\kappa(t) = e^{-\chi/\rho}$.
 
     It has a cusp at t = 1, where a rounding error of the cosine becomes its square root: between inputs closer than
-    about 1e-7 (1e-3 in float32) its values are accurate to that only. Prefer float64."""
-        + _ARGS
+    about 1e-7 (1e-3 in float32) its values are accurate to that only. Prefer float64.""" + _ARGS.format(
+        name="Matern12"
     )
 
     nu = 0.5
@@ -102,11 +113,8 @@ class Matern12(_Matern):
 
 
 class Matern32(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3
-    \chi/\rho$."""
-        + _ARGS
-    )
+    __doc__ = r"""Matérn kernel of smoothness 3/2 in the chord: $\kappa(t) = (1 + S) e^{-S}$, $S = \sqrt3
+    \chi/\rho$.""" + _ARGS.format(name="Matern32")
 
     nu = 1.5
 
@@ -119,11 +127,8 @@ class Matern32(_Matern):
 
 
 class Matern52(_Matern):
-    __doc__ = (
-        r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5
-    \chi/\rho$."""
-        + _ARGS
-    )
+    __doc__ = r"""Matérn kernel of smoothness 5/2 in the chord: $\kappa(t) = (1 + S + S^2/3) e^{-S}$, $S = \sqrt5
+    \chi/\rho$.""" + _ARGS.format(name="Matern52")
 
     nu = 2.5
 
@@ -137,7 +142,9 @@ class Matern52(_Matern):
 
 
 class SquaredExponential(ChordalKernel):
-    __doc__ = r"""Squared exponential kernel in the chord: $\kappa(t) = e^{-\chi^2 / (2\rho^2)}$.""" + _ARGS
+    __doc__ = r"""Squared exponential kernel in the chord: $\kappa(t) = e^{-\chi^2 / (2\rho^2)}$.""" + _ARGS.format(
+        name="SquaredExponential"
+    )
 
     def _shape(self, t: tf.Tensor, hyperparameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
         return tf.exp((t - 1.0) / tf.square(hyperparameters[0]))

@@ -32,6 +32,14 @@ class ZonalKernel(gpflow.kernels.Kernel):
             directions only.
         active_dims: Columns of the input that the kernel sees, as in GPflow. Defaults to all.
         name: Name of the module.
+
+    Example:
+
+    >>> kernel = keras_odgp.kernels.Matern52(weight_variances=[1.0, 0.5])  # a kernel of two inputs
+    >>> kernel(np.random.randn(4, 2), np.random.randn(3, 2)).shape.as_list()  # [N, N2]
+    [4, 3]
+    >>> kernel.fourier_coefficients(6, dimension=3).shape.as_list()
+    [6]
     """
 
     def __init__(

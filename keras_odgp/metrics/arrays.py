@@ -169,6 +169,13 @@ def plot_calibration(y: Any, mean: Any, variance: Any, ax: Any = None, *, num_le
 
     Returns:
         The axes.
+
+    Example:
+
+    >>> y = np.random.randn(100)
+    >>> axes = keras_odgp.metrics.plot_calibration(y, np.zeros(100), 1.0)
+    >>> axes.get_xlabel()
+    'level of the central interval'
     """
     levels = formulas.inner_levels(num_levels)
     observed = _observed(y, mean, variance, levels)

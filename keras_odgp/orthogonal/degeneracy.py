@@ -20,6 +20,14 @@ def check_orthogonal_features(kernel: Kernel, base: InducingVariables, orthogona
 
     Features on the sphere span the harmonics of their levels. What the base leaves of these is all that orthogonal
     features of the same kind can add; points are never exhausted.
+
+    Example:
+
+    >>> kernel = keras_odgp.kernels.Matern52()
+    >>> harmonics = keras_odgp.inducing.SphericalHarmonics(3, 4)
+    >>> keras_odgp.orthogonal.check_orthogonal_features(kernel, harmonics, harmonics)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: ...
     """
     for latent_kernel, base_part, orthogonal_part in latents(kernel, base, orthogonal):
         if (

@@ -29,6 +29,15 @@ class Marginals(NamedTuple):
         mean: Means of the latent functions, shape `[N, P]`.
         variance: Variances of the latent functions, shape `[N, P]`.
         kl: Divergence of q from the prior, a scalar.
+
+    Example:
+
+    >>> X = tf.constant(np.random.randn(5, 2))
+    >>> q = keras_odgp.orthogonal.variational(np.zeros((4, 1)), np.eye(4)[None])
+    >>> points = gpflow.inducing_variables.InducingPoints(np.random.randn(4, 2))
+    >>> parts = keras_odgp.orthogonal.marginals(X, gpflow.kernels.Matern52(), points, None, q, whiten=True)
+    >>> parts.mean.shape.as_list(), float(parts.kl)
+    ([5, 1], 0.0)
     """
 
     mean: tf.Tensor
@@ -46,7 +55,19 @@ def marginals(
     whiten: bool,
     name: str = "",
 ) -> Marginals:
-    """Marginal moments of the latent functions at inputs `[N, D]`, and the divergence of q from the prior."""
+    """Marginal moments of the latent functions at inputs `[N, D]`, and the divergence of q from the prior.
+
+    Example:
+
+    >>> X = tf.constant(np.random.randn(5, 2))
+    >>> base, orthogonal = (gpflow.inducing_variables.InducingPoints(np.random.randn(n, 2)) for n in (4, 3))
+    >>> q = keras_odgp.orthogonal.variational(np.zeros((4, 1)), np.eye(4)[None], np.zeros((3, 1)), np.eye(3)[None])
+    >>> mean, variance, kl = keras_odgp.orthogonal.marginals(
+    ...     X, gpflow.kernels.Matern52(), base, orthogonal, q, whiten=True
+    ... )
+    >>> variance.numpy().round(6).ravel().tolist()  # q is the prior
+    [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
     G, C, amplitudes = standardised(kernel, base, orthogonal, X)
     if amplitudes is None:
         return moments(G, C, q, whiten=whiten, name=name)

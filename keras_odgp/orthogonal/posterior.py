@@ -55,6 +55,16 @@ class OrthogonalPosterior(AbstractPosterior):
         mean_function: Mean function of the GP, or None.
         precompute_cache: As in GPflow: `"tensor"`, `"variable"` or None (no cache).
 
+    Example:
+
+    >>> points = gpflow.inducing_variables.InducingPoints(np.random.randn(4, 2))
+    >>> posterior = keras_odgp.orthogonal.OrthogonalPosterior(
+    ...     gpflow.kernels.Matern52(), points, tf.ones([4, 1], tf.float64), tf.eye(4, dtype=tf.float64)[None]
+    ... )
+    >>> mean, variance = posterior.predict_f(tf.zeros([5, 2], tf.float64))
+    >>> mean.shape.as_list()
+    [5, 1]
+
     References:
 
     - Salimbeni et al., Orthogonally decoupled variational Gaussian processes, NeurIPS 2018.

@@ -19,6 +19,12 @@ class Variational(NamedTuple):
         sqrt: Root of the covariance of q(u), shape `[P, M, M]`.
         orthogonal_mu: Mean of q(v'), shape `[K, P]`; None without orthogonal features.
         orthogonal_sqrt: Root of the covariance of q(v'), shape `[P, K, K]`; None where it is that of the prior.
+
+    Example:
+
+    >>> q = keras_odgp.orthogonal.Variational(tf.zeros([4, 1]), tf.eye(4)[None], None, None)
+    >>> q.sqrt.shape.as_list()
+    [1, 4, 4]
     """
 
     mu: tf.Tensor
@@ -28,7 +34,14 @@ class Variational(NamedTuple):
 
 
 def variational(q_mu: Any, q_sqrt: Any, orthogonal_q_mu: Any = None, orthogonal_q_sqrt: Any = None) -> Variational:
-    """A `Variational` of tensors; what stands above the diagonals of the roots is ignored."""
+    """A `Variational` of tensors; what stands above the diagonals of the roots is ignored.
+
+    Example:
+
+    >>> q = keras_odgp.orthogonal.variational(np.zeros((4, 1)), np.ones((1, 4, 4)))  # [M, P] and [P, M, M]
+    >>> int(tf.math.count_nonzero(q.sqrt))
+    10
+    """
     return Variational(
         tf.convert_to_tensor(q_mu),
         tf.linalg.band_part(tf.convert_to_tensor(q_sqrt), -1, 0),
@@ -38,7 +51,14 @@ def variational(q_mu: Any, q_sqrt: Any, orthogonal_q_mu: Any = None, orthogonal_
 
 
 def whitened_kl(q: Variational) -> tf.Tensor:
-    """Divergence of a whitened q from the standard normal prior, summed over both parts and all outputs."""
+    """Divergence of a whitened q from the standard normal prior, summed over both parts and all outputs.
+
+    Example:
+
+    >>> q = keras_odgp.orthogonal.variational(np.ones((4, 1)), np.eye(4)[None])  # [M, P] and [P, M, M]
+    >>> float(keras_odgp.orthogonal.whitened_kl(q))
+    2.0
+    """
     kl = _standard_kl(q.mu, q.sqrt)
     if q.orthogonal_sqrt is not None:
         return kl + _standard_kl(q.orthogonal_mu, q.orthogonal_sqrt)

@@ -30,10 +30,14 @@ def plot_predictive(predictive: Predictive, x: Any, y: Any = None, ax: Any = Non
 
     Example:
 
-    ```python
-    grid = np.linspace(-3, 3, 200)[:, None]
-    keras_odgp.plot_predictive(predictive, grid, y=(x_train, y_train))
-    ```
+    >>> x, y = np.random.randn(50, 1), np.random.randn(50)
+    >>> model = keras.Sequential([
+    ...     keras.Input((1,)),
+    ...     keras_odgp.layers.OrthogonalGP(1, num_inducing=5, num_orthogonal=8, num_data=50, return_moments=True),
+    ...     keras_odgp.layers.GaussianLikelihood(),
+    ... ])
+    >>> grid = np.linspace(-3, 3, 100)[:, None]
+    >>> axes = keras_odgp.plot_predictive(keras_odgp.Predictive(model), grid, y=(x, y))
     """
     try:
         import matplotlib.pyplot as plt  # noqa: PLC0415

@@ -41,6 +41,12 @@ class Activation:
         parity: `"even"`, `"odd"`, `"linear_plus_even"` (as ReLU, softplus, GELU and swish are), or `"none"`.
         relu_power: n for max(t, 0)^n, whose coefficients have a closed form; None otherwise.
         is_softplus: Whether the coefficients are those of softplus, a sum over its poles at high levels.
+
+    Example:
+
+    >>> relu = keras_odgp.spherical.get_activation("relu")
+    >>> relu.coefficients(4, dimension=3).shape
+    (4,)
     """
 
     name: str

@@ -30,7 +30,13 @@ def vanishes_for_relu_power(power: int, level: int) -> bool:
 
 @cache
 def relu_power_coefficients(power: int, num_levels: int, dimension: int) -> np.ndarray:
-    """Coefficients of max(t, 0)^power for power 0 (step), 1 (ReLU) or 2, in closed form, shape `[num_levels]`."""
+    """Coefficients of max(t, 0)^power for power 0 (step), 1 (ReLU) or 2, in closed form, shape `[num_levels]`.
+
+    Example:
+
+    >>> keras_odgp.spherical.relu_power_coefficients(1, num_levels=4, dimension=3).round(4).tolist()
+    [0.25, 0.1667, 0.0625, 0.0]
+    """
     d = check_dimension(dimension)
     special = {(0, 0): 0.5, (1, 1): 1 / (2 * d), (2, 0): 1 / (2 * d), (2, 2): 1 / (d * (d + 2))}
 
@@ -48,7 +54,14 @@ def relu_power_coefficients(power: int, num_levels: int, dimension: int) -> np.n
 
 
 def arc_cosine_coefficients(order: int, num_levels: int, dimension: int) -> np.ndarray:
-    """Coefficients of the arc-cosine shape of order 0, 1 or 2, squares of those of ReLU, shape `[num_levels]`."""
+    """Coefficients of the arc-cosine shape of order 0, 1 or 2, squares of those of ReLU, shape `[num_levels]`.
+
+    Example:
+
+    >>> relu = keras_odgp.spherical.relu_power_coefficients(1, num_levels=4, dimension=3)
+    >>> np.allclose(keras_odgp.spherical.arc_cosine_coefficients(1, 4, 3), 2 * 3 * relu**2)
+    True
+    """
     d = dimension
     factor = 2.0 * {0: 1, 1: d, 2: d * (d + 2)}[order]
     return factor * relu_power_coefficients(order, num_levels, dimension) ** 2
@@ -60,6 +73,13 @@ def matern_log_coefficients(nu: float, lengthscale: tf.Tensor, levels: Sequence[
     Each is a positive prefactor times the mean of a function in (0, 1] under a Beta distribution: nothing cancels, so
     the relative accuracy is the same at every level and dimension, for lengthscales from 0.01 on. Differentiable in
     `lengthscale`.
+
+    Example:
+
+    >>> logs = keras_odgp.spherical.matern_log_coefficients(2.5, tf.constant(1.0, tf.float64), range(30), dimension=3)
+    >>> counts = [keras_odgp.spherical.num_harmonics(3, level) for level in range(30)]
+    >>> round(float(np.exp(logs) @ counts), 4)  # the shape function at 1
+    1.0
     """
     d = check_dimension(dimension)
     level = np.asarray(levels, dtype=np.float64)
@@ -89,6 +109,13 @@ def squared_exponential_log_coefficients(lengthscale: tf.Tensor, levels: Sequenc
     """Log-coefficients of exp((t - 1) / lengthscale^2), shape `[len(levels)]`, float64, differentiable.
 
     Relatively accurate to 1e-8 for lengthscales from 0.03 on.
+
+    Example:
+
+    >>> one = tf.constant(1.0, tf.float64)
+    >>> logs = keras_odgp.spherical.squared_exponential_log_coefficients(one, range(20), dimension=3)
+    >>> round(float(np.exp(logs) @ [2 * level + 1 for level in range(20)]), 6)  # the shape function at 1
+    1.0
     """
     d = check_dimension(dimension)
     level = np.asarray(levels, dtype=np.float64)
@@ -134,6 +161,11 @@ def quadrature_coefficients(
 
     Gauss-Legendre in the angle on two panels, which meet at t = 0: kinks there, and square roots at t = 1, do no
     harm.
+
+    Example:
+
+    >>> keras_odgp.spherical.quadrature_coefficients(lambda t: 1 + t, num_levels=2, dimension=4).round(6).tolist()
+    [1.0, 0.25]
     """
     d = check_dimension(dimension)
     num_nodes = max(NODES_PER_PANEL, 8 * math.ceil(math.sqrt(d + 2 * num_levels)))

@@ -125,9 +125,9 @@ class FunctionSamples:
     def _compile(self, num: int, width: int) -> Any:
         if (num, width) not in self._compiled:
             signature = [tf.TensorSpec([num, None, width], self.dtype)]
-            # TensorFlow would take a method, which all draws share, for one function that is traced too often.
-            own = lambda X: self._values(X)  # noqa: E731, PLW0108
-            self._compiled[num, width] = tf.function(own, input_signature=signature, autograph=False)
+            function = tf.function(self._values, input_signature=signature, autograph=False)
+            # The traced function itself: TensorFlow would warn of a method, which all draws share, traced too often.
+            self._compiled[num, width] = function.get_concrete_function()
         return self._compiled[num, width]
 
     def _values(self, X: tf.Tensor) -> tf.Tensor:

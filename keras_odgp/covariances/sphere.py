@@ -224,8 +224,10 @@ def over_kernel(
     with np.errstate(divide="ignore"):
         log_sizes = np.log(np.abs(products))
     log_coefficients = kernel.log_fourier_coefficients(levels, dimension)
-    if not kernel.num_shape_hyperparameters:  # constants need no gradient
-        return np.sign(products) * np.exp(log_sizes - tf.get_static_value(log_coefficients))
+    if type(kernel).shape_hyperparameters is ZonalKernel.shape_hyperparameters:  # constants need no gradient
+        known = tf.get_static_value(log_coefficients)
+        if known is not None:
+            return np.sign(products) * np.exp(log_sizes - known)
     return np.sign(products) * tf.exp(log_sizes - log_coefficients)
 
 

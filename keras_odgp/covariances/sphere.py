@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import InducingVariables
+from gpflow.kernels import Kernel
 from gpflow.utilities import Dispatcher
 
 from keras_odgp.covariances.diagonal import DiagonalCovariance
@@ -51,6 +52,13 @@ class Harmonics(NamedTuple):
 
 
 SphereSet: TypeAlias = Points | Units | Harmonics
+
+
+def is_known(kernel: Kernel) -> bool:
+    """Whether covariances between points are those of this module: a kernel derived from ours may have its own."""
+    return isinstance(kernel, ZonalKernel) and all(
+        getattr(type(kernel), name) is getattr(ZonalKernel, name) for name in ("K", "K_diag")
+    )
 
 
 def place(kernel: ZonalKernel, *sets: InducingVariables | tf.Tensor) -> list[SphereSet]:

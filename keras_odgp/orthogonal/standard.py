@@ -17,7 +17,6 @@ from gpflow.kernels import Kernel
 
 from keras_odgp.covariances import sphere, stationary
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
-from keras_odgp.kernels import ZonalKernel
 from keras_odgp.orthogonal.gram import Cross, Gram, are_disjoint, assemble, cross, gram, latents
 from keras_odgp.orthogonal.variational import Variational
 
@@ -88,6 +87,6 @@ def _geometry(kernel: Kernel, base: InducingVariables, orthogonal: InducingVaria
         return None
     kernel, *sets = processes[0]
     kinds = {type(features) for features in sets if features is not None}
-    if isinstance(kernel, ZonalKernel) and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
+    if sphere.is_known(kernel) and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
         return sphere
     return stationary if stationary.is_known(kernel) and kinds == {InducingPoints} else None

@@ -91,3 +91,18 @@ def test_unknown_kernels_keep_their_covariances(rng):
     _, C, amplitudes = standardised(Own(), u, None, X)
     assert amplitudes is None
     np.testing.assert_allclose(C.Kuf, Own()(u.Z, X))
+
+
+def test_kernels_derived_from_zonal_ones_keep_their_covariances(rng):
+    class Own(Matern52):
+        def K(self, X, X2=None):
+            return 2.0 * super().K(X, X2)
+
+        def K_diag(self, X):
+            return 2.0 * super().K_diag(X)
+
+    u, v = (InducingPoints(rng.normal(size=(4, 2))) for _ in range(2))
+    X, q = tf.constant(rng.normal(size=(7, 2))), variational(*random_q(rng, u, v))
+    expected = marginals(X, Matern52(variance=2.0), u, v, q, whiten=True)
+    for got, wanted in zip(marginals(X, Own(), u, v, q, whiten=True), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-8)  # rounding at a condition number of about 1e4

@@ -34,7 +34,7 @@ class Amplitudes(NamedTuple):
         """An unwhitened q over features without amplitudes."""
 
         def divide(values: tf.Tensor | None, amplitude: tf.Tensor) -> tf.Tensor | None:
-            return None if values is None else values / (amplitude[:, None] if amplitude.shape.rank else amplitude)
+            return None if values is None else values / _columns(amplitude, values.shape[-1])
 
         return Variational(
             divide(q.mu, self.base),
@@ -45,10 +45,16 @@ class Amplitudes(NamedTuple):
 
     def put_back(self, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Moments `[N, P]` of f from those of g."""
-        factor = self.inputs
-        if factor.shape.rank:  # tiled, not broadcast: then the graph is the same for one output and for many
-            factor = tf.tile(factor[:, None], [1, mean.shape[1]])
+        factor = _columns(self.inputs, mean.shape[1])
         return factor * mean, tf.square(factor) * variance
+
+
+def _columns(amplitude: tf.Tensor, width: int) -> tf.Tensor:
+    """An amplitude for each row of a matrix of that width.
+
+    Tiled, not broadcast: then the graph is the same for one output and for many.
+    """
+    return tf.tile(amplitude[:, None], [1, width]) if amplitude.shape.rank else amplitude
 
 
 def standardised(

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import InducingVariables
+from gpflow.kernels import Kernel
 from gpflow.utilities import Dispatcher
 
 from keras_odgp.covariances.diagonal import DiagonalCovariance
@@ -51,6 +52,13 @@ class Harmonics(NamedTuple):
 
 
 SphereSet: TypeAlias = Points | Units | Harmonics
+
+
+def is_known(kernel: Kernel) -> bool:
+    """Whether covariances between points are those of this module: a kernel derived from ours may have its own."""
+    return isinstance(kernel, ZonalKernel) and all(
+        getattr(type(kernel), name) is getattr(ZonalKernel, name) for name in ("K", "K_diag")
+    )
 
 
 def place(kernel: ZonalKernel, *sets: InducingVariables | tf.Tensor) -> list[SphereSet]:
@@ -233,8 +241,10 @@ def over_kernel(
     with np.errstate(divide="ignore"):
         log_sizes = np.log(np.abs(products))
     log_coefficients = kernel.log_fourier_coefficients(levels, dimension)
-    if not kernel.num_shape_hyperparameters:  # constants need no gradient
-        return np.sign(products) * np.exp(log_sizes - tf.get_static_value(log_coefficients))
+    if type(kernel).shape_hyperparameters is ZonalKernel.shape_hyperparameters:  # constants need no gradient
+        known = tf.get_static_value(log_coefficients)
+        if known is not None:
+            return np.sign(products) * np.exp(log_sizes - known)
     return np.sign(products) * tf.exp(log_sizes - log_coefficients)
 
 

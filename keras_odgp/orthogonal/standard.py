@@ -17,7 +17,6 @@ from gpflow.kernels import Kernel
 
 from keras_odgp.covariances import sphere, stationary
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
-from keras_odgp.kernels import ZonalKernel
 from keras_odgp.orthogonal.gram import Cross, Gram, are_disjoint, assemble, cross, gram, latents
 from keras_odgp.orthogonal.variational import Variational
 
@@ -35,7 +34,7 @@ class Amplitudes(NamedTuple):
         """An unwhitened q over features without amplitudes."""
 
         def divide(values: tf.Tensor | None, amplitude: tf.Tensor) -> tf.Tensor | None:
-            return None if values is None else values / (amplitude[:, None] if amplitude.shape.rank else amplitude)
+            return None if values is None else values / _columns(amplitude, values.shape[-1])
 
         return Variational(
             divide(q.mu, self.base),
@@ -46,10 +45,16 @@ class Amplitudes(NamedTuple):
 
     def put_back(self, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Moments `[N, P]` of f from those of g."""
-        factor = self.inputs
-        if factor.shape.rank:  # tiled, not broadcast: then the graph is the same for one output and for many
-            factor = tf.tile(factor[:, None], [1, mean.shape[1]])
+        factor = _columns(self.inputs, mean.shape[1])
         return factor * mean, tf.square(factor) * variance
+
+
+def _columns(amplitude: tf.Tensor, width: int) -> tf.Tensor:
+    """An amplitude for each row of a matrix of that width.
+
+    Tiled, not broadcast: then the graph is the same for one output and for many.
+    """
+    return tf.tile(amplitude[:, None], [1, width]) if amplitude.shape.rank else amplitude
 
 
 def standardised(
@@ -88,6 +93,6 @@ def _geometry(kernel: Kernel, base: InducingVariables, orthogonal: InducingVaria
         return None
     kernel, *sets = processes[0]
     kinds = {type(features) for features in sets if features is not None}
-    if isinstance(kernel, ZonalKernel) and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
+    if sphere.is_known(kernel) and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
         return sphere
     return stationary if stationary.is_known(kernel) and kinds == {InducingPoints} else None

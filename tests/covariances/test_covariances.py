@@ -451,3 +451,35 @@ def test_pairs_on_the_sphere_need_a_zonal_kernel(rng):
         for u in [*features, InducingPoints(rng.normal(size=(3, 2)))]:
             with pytest.raises(TypeError, match="needs a zonal kernel"):
                 Kvu(v, u, gpflow.kernels.Matern52())
+
+
+@pytest.mark.parametrize("compile", [lambda function: function, tf.function], ids=["eager", "graph"])
+def test_kernels_of_others_need_no_constant_coefficients_and_keep_their_gradients(compile, rng):
+    class Computed(ArcCosine):  # coefficients by operations, which are no constants of a graph
+        def log_fourier_coefficients(self, levels, dimension):
+            return tf.math.log(tf.exp(super().log_fourier_coefficients(levels, dimension)))
+
+    class Trained(Computed):  # coefficients lambda^c, of a hyperparameter c
+        def __init__(self):
+            super().__init__()
+            self.power = gpflow.Parameter(1.0)
+
+        def shape_hyperparameters(self):
+            return (tf.convert_to_tensor(self.power),)
+
+        def log_fourier_coefficients(self, levels, dimension):
+            return self.power * super().log_fourier_coefficients(levels, dimension)
+
+    features = ActivationFeatures(rng.normal(size=(3, 3)), "relu", 6)
+    expected = Kuu(features, ArcCosine())
+    computed, kernel = Computed(), Trained()
+    np.testing.assert_allclose(compile(lambda: Kuu(features, computed))(), expected, rtol=1e-12)
+
+    def value_and_gradient():
+        with tf.GradientTape() as tape:
+            value = Kuu(features, kernel)
+        return value, tape.gradient(value, kernel.power.unconstrained_variable)
+
+    value, gradient = compile(value_and_gradient)()
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    assert gradient is not None and np.abs(gradient) > 0.1

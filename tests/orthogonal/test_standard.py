@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import gpflow
 import numpy as np
 import pytest
@@ -91,3 +93,45 @@ def test_unknown_kernels_keep_their_covariances(rng):
     _, C, amplitudes = standardised(Own(), u, None, X)
     assert amplitudes is None
     np.testing.assert_allclose(C.Kuf, Own()(u.Z, X))
+
+
+def test_kernels_derived_from_zonal_ones_keep_their_covariances(rng):
+    class Own(Matern52):
+        def K(self, X, X2=None):
+            return 2.0 * super().K(X, X2)
+
+        def K_diag(self, X):
+            return 2.0 * super().K_diag(X)
+
+    u, v = (InducingPoints(rng.normal(size=(4, 2))) for _ in range(2))
+    X, q = tf.constant(rng.normal(size=(7, 2))), variational(*random_q(rng, u, v))
+    expected = marginals(X, Matern52(variance=2.0), u, v, q, whiten=True)
+    for got, wanted in zip(marginals(X, Own(), u, v, q, whiten=True), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-8)  # rounding at a condition number of about 1e4
+
+
+@pytest.mark.parametrize("whiten", [True, False], ids=["whitened", "unwhitened"])
+def test_number_of_operations_does_not_depend_on_the_outputs(whiten, rng):
+    kernel, u = Matern52(), InducingPoints(rng.normal(size=(4, 2)))
+    v, X = InducingPoints(rng.normal(size=(3, 2))), tf.constant(rng.normal(size=(7, 2)))
+
+    def operations(num_outputs):
+        q = random_q(rng, u, v, num_outputs)
+
+        @tf.function
+        def run(*upstream):
+            with tf.GradientTape() as tape:
+                tape.watch([X, *q])
+                result = marginals(X, kernel, u, v, variational(*q), whiten=whiten)
+            return result, tape.gradient(
+                result, [X, *q, *kernel.trainable_variables, u.Z.unconstrained_variable], output_gradients=upstream
+            )
+
+        moments_bar = tf.ones([7, num_outputs], tf.float64)
+        graph = run.get_concrete_function(moments_bar, moments_bar, tf.constant(1.0, tf.float64)).graph
+        # TensorFlow turns constants into fills and captured inputs by their size; everything that computes is counted.
+        return Counter(op.type for op in graph.get_operations() if op.type not in {"Const", "Fill", "Placeholder"})
+
+    one, many = operations(1), operations(32)
+    assert one == many
+    assert one["Cholesky"] == 2

@@ -137,7 +137,8 @@ class NaturalGradient(LastLayerUpdate):
     The optimiser trains everything but this q. Afterwards q is trainable again (if `fit` is interrupted, call
     `on_train_end()`). The step size rises from `initial_gamma` to `gamma` by equal factors, because steps far from the
     optimum of a likelihood that is not Gaussian overshoot. Where a likelihood is not concave in f, its curvature
-    counts as zero, so that the covariance of q stays positive.
+    counts as zero, so that the covariance of q stays positive. With q at its optimum, what is left to the optimiser
+    takes larger learning rates (0.03 to 0.1 for Adam) than training without the callback.
 
     Args:
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.

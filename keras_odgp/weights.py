@@ -12,7 +12,38 @@ import numpy as np
 import tensorflow as tf
 
 
-class AdoptingLayer(keras.layers.Layer):
+class GuardedLayer(keras.layers.Layer):
+    """A layer that keeps a digest of its own weights in files, and refuses weights that are not those it saved."""
+
+    def extra_state(self) -> dict[str, np.ndarray]:
+        """What files keep beside the weights, by name."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, np.ndarray]) -> None:
+        """Takes back what `extra_state` gave."""
+
+    def save_own_variables(self, store: Any) -> None:
+        state: dict[str, Any] = {}
+        super().save_own_variables(state)
+        state = {name: keras.ops.convert_to_numpy(value) for name, value in (state | self.extra_state()).items()}
+        for name, value in {**state, "digest": _digest(state)}.items():
+            store[name] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        state = {name: store[name] for name in store.keys()}
+        digest = state.pop("digest", None)  # files of earlier versions have none
+        is_whole = digest is None or np.array_equal(digest, _digest(state))
+        if not is_whole or not state.keys() >= self.extra_state().keys():
+            raise ValueError(
+                f"The weights of layer {self.name!r} are damaged or missing: they are not those that were saved. Use "
+                "a copy of the file, or save again."
+            )
+        extra = {name: state.pop(name) for name in self.extra_state()}
+        super().load_own_variables(state)
+        self.load_extra_state(extra)
+
+
+class AdoptingLayer(GuardedLayer):
     """A layer whose weights are GPflow parameters.
 
     What `gpflow.set_trainable` does to a parameter holds for the weight, before and after the layer is built, and is
@@ -43,33 +74,6 @@ class AdoptingLayer(keras.layers.Layer):
         if not self.trainable:  # after that, so that `layer.trainable = True` finds them
             for variable in variables:
                 variable.trainable = False
-
-    def extra_state(self) -> dict[str, np.ndarray]:
-        """What files keep beside the weights, by name."""
-        return {}
-
-    def load_extra_state(self, state: dict[str, np.ndarray]) -> None:
-        """Takes back what `extra_state` gave."""
-
-    def save_own_variables(self, store: Any) -> None:
-        state: dict[str, Any] = {}
-        super().save_own_variables(state)
-        state = {name: keras.ops.convert_to_numpy(value) for name, value in (state | self.extra_state()).items()}
-        for name, value in {**state, "digest": _digest(state)}.items():
-            store[name] = value
-
-    def load_own_variables(self, store: Any) -> None:
-        state = {name: store[name] for name in store.keys()}
-        digest = state.pop("digest", None)  # files of earlier versions have none
-        is_whole = digest is None or np.array_equal(digest, _digest(state))
-        if not is_whole or not state.keys() >= self.extra_state().keys():
-            raise ValueError(
-                f"The weights of layer {self.name!r} are damaged or missing: they are not those that were saved. Use "
-                "a copy of the file, or save again."
-            )
-        extra = {name: state.pop(name) for name in self.extra_state()}
-        super().load_own_variables(state)
-        self.load_extra_state(extra)
 
     def get_config(self) -> dict[str, Any]:
         frozen = self._frozen

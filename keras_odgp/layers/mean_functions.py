@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp.weights import GuardedLayer
+
 NAMES = ("auto", "identity", "linear")
 
 
@@ -22,7 +24,7 @@ def check_mean_function(mean_function: Any) -> None:
 
 
 @keras.saving.register_keras_serializable(package="keras_odgp")
-class FixedLinear(keras.layers.Layer):
+class FixedLinear(GuardedLayer):
     """A linear map that is not trained: of the leading principal components, or zero padding where the width grows.
 
     Args:

@@ -136,7 +136,7 @@ print("Keras to GPflux and back, largest difference:", np.abs(back(hidden).numpy
 grid = np.stack([np.linspace(-2, 2, 200), np.ones(200)], axis=1)
 layer = network.get_layer("last")
 from_keras = layer(grid).numpy()[:, 0, 0]
-from_gpflow = layer.posterior.predict_f(grid)[0].numpy()[:, 0]
+from_gpflow = layer.posterior.fused_predict_f(grid)[0].numpy()[:, 0]
 from_gpflux = layers[1].predict(grid)[0].numpy()[:, 0]
 figure, ax = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
 ax.plot(grid[:, 0], from_keras, lw=5, alpha=0.3, label="Keras layer")

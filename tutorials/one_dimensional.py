@@ -80,7 +80,8 @@ grid = np.linspace(X.min() - 1.0, X.max() + 1.0, 300)[:, None]
 figure, rows = plt.subplots(len(ROWS), 3, figsize=(11, 15), sharex=True, sharey=True, layout="constrained")
 for axes, row in zip(rows, ROWS):
     for ax, label in zip(axes, SIZES):
-        model, scores = fits[row[0], row[1], label]
+        key = (*row, label)
+        model, scores = fits[key]
         mean, variance = (part.numpy()[:, 0] for part in model.posterior().predict_f(grid))
         noise = float(model.likelihood.variance.numpy())
         for total, alpha, what in ((variance + noise, 0.15, "y, 2 sd"), (variance, 0.4, "f, 2 sd")):
@@ -113,7 +114,8 @@ for ax in rows[-1]:
 figure, rows = plt.subplots(4, 3, figsize=(11, 11), sharex=True, sharey=True, layout="constrained")
 for axes, row in zip(rows, [row for row in ROWS if row[1] != "points"]):
     for ax, label in zip(axes, SIZES):
-        model = fits[row[0], row[1], label][0]
+        key = (*row, label)
+        model = fits[key][0]
         terms = model.posterior().variance_terms(grid)._asdict()
         prior, explained, uncertain, more, more_uncertain = (value.numpy()[:, 0] for value in terms.values())
         curves = [

@@ -61,7 +61,7 @@ class OrthogonalPosterior(AbstractPosterior):
     >>> posterior = keras_odgp.orthogonal.OrthogonalPosterior(
     ...     gpflow.kernels.Matern52(), points, tf.ones([4, 1], tf.float64), tf.eye(4, dtype=tf.float64)[None]
     ... )
-    >>> mean, variance = posterior.predict_f(tf.zeros([5, 2], tf.float64))
+    >>> mean, variance = posterior.fused_predict_f(tf.zeros([5, 2], tf.float64))
     >>> mean.shape.as_list()
     [5, 1]
 

@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 def section(records: Sequence[Record], figures: Figures) -> str:
     """Text, tables and figures."""
     collapsed = [record for record in records if record["settings"]["scheme"] == "collapsed"]
-    cells: dict[Key, list[Record]] = {key: found for key, found in group(collapsed, *KEYS).items()}  # type: ignore[misc]
+    cells = group(collapsed, *KEYS)
     parts = [TEXT, summary(cells)]
     for data_set in (*SMALL, *LARGE):
         chosen = {key: found for key, found in cells.items() if key[0] == data_set}

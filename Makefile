@@ -39,8 +39,8 @@ docs: $(DOCS_STAMP)  ## run the tutorials and build the documentation; warnings 
 	$(BIN)/python -m sphinx -W --keep-going -j auto $(SPHINXOPTS) -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
-bench: $(BENCH_STAMP)  ## run a ten-minute subset of all benchmarks (DATA=directory of .npz files; else from OpenML)
-	$(BIN)/python -m benchmarks all --quick --budget 1.5 --results build/benchmarks $(if $(DATA),--data-dir $(DATA))
+bench: $(BENCH_STAMP)  ## a ten-minute subset of all benchmarks; DATA=DIR has .npz files, else from OpenML
+	$(BIN)/python -m benchmarks all --quick --budget 1.5 $(if $(DATA),--data-dir $(DATA))
 	$(BIN)/python -m benchmarks report --results build/benchmarks --docs build/benchmarks
 
 clean:  ## remove the environment and everything generated

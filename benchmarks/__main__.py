@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
+QUICK_RESULTS = Path("build") / "benchmarks"  # never among those that are kept
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -24,16 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.experiments import EXPERIMENTS
 
     options = _parser().parse_args(arguments)
+    results = options.results or (QUICK_RESULTS if options.quick else RESULTS)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(options.threads))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(options.threads))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if options.experiment == "report":
         from benchmarks import report
 
-        print(f"Written: {report.write(Store(options.results), options.docs)}")
+        print(f"Written: {report.write(Store(results), options.docs)}")
         return 0
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
-    status = 0
+    status, left_out = 0, []
     for name in names:
         experiment = EXPERIMENTS[name]
         try:
@@ -41,17 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for data_set in {str(cell["data"]) for cell in cells if "data" in cell}:
                 data.check(data_set, options.data_dir)
         except (data.DataError, ValueError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            status = 2
+            print(f"{name}, left out: {error}", file=sys.stderr)
+            left_out.append(name)
             continue
-        context = Context(options.data_dir, options.results)
-        outcome = runner.run(experiment, cells, Store(options.results), context, budget=options.budget)
+        context = Context(options.data_dir, results)
+        outcome = runner.run(experiment, cells, Store(results), context, budget=options.budget)
         print(
             f"{name}: {len(outcome.finished)} cells finished, {len(outcome.skipped)} were there, "
-            f"{len(outcome.failed)} failed, {len(outcome.left)} left. Results: {options.results / name}"
+            f"{len(outcome.failed)} failed, {len(outcome.left)} left. Results: {results / name}"
         )
         status = max(status, 1 if outcome.failed else 0)
-    return status
+    return 2 if left_out == names else status
 
 
 def select(cells: Sequence[dict[str, object]], only: Sequence[str]) -> list[dict[str, object]]:
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a few small cells instead of all")
     parser.add_argument("--threads", type=int, default=1, help="threads of TensorFlow (default: 1)")
     parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="directory of results (default: benchmarks/results)"
+        "--results", type=Path, help="directory of results (default: benchmarks/results; with --quick build/benchmarks)"
     )
     parser.add_argument("--docs", type=Path, default=DOCS, help="directory that `report` writes to (default: docs)")
     return parser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,6 +109,7 @@ def standardise(X: np.ndarray, Y: np.ndarray, training: np.ndarray, test: np.nda
     return Split(X[training], Y[training], X[test], Y[test], scale)
 
 
+@functools.lru_cache(maxsize=1)
 def flights() -> tuple[np.ndarray, np.ndarray]:
     """Eight features of flights from New York in 2013, and their arrival delays in minutes.
 

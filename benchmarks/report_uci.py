@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from benchmarks.tables import COLOURS, LABELS, Figures, group, score, show, tabl
 from benchmarks.uci import LARGE, SIZES, SMALL
 
 Key = tuple[str, str, str, int, int]  # data set, features, kernel, M, K
+KEYS = ("data", "features", "kernel", "M", "K")
 METRICS = ("rmse", "nlpd")
 SPLITS_WANTED = {**dict.fromkeys(SMALL, 5), **dict.fromkeys(LARGE, 2)}
 
@@ -37,13 +38,8 @@ class Verdict(NamedTuple):
 
 def section(records: Sequence[Record], figures: Figures) -> str:
     """Text, tables and figures."""
-    cells = {
-        key: found
-        for key, found in group(
-            [record for record in records if record["settings"]["scheme"] == "collapsed"],
-            *("data", "features", "kernel", "M", "K"),
-        ).items()
-    }
+    collapsed = [record for record in records if record["settings"]["scheme"] == "collapsed"]
+    cells = group(collapsed, *KEYS)
     parts = [TEXT, summary(cells)]
     for data_set in (*SMALL, *LARGE):
         chosen = {key: found for key, found in cells.items() if key[0] == data_set}
@@ -163,7 +159,7 @@ def _figure(data_set: str, cells: dict[Key, list[Record]], figures: Figures) -> 
 
 
 def _markers(
-    ax: object, cells: dict[Key, list[Record]], name: tuple[str, str, str], metric: str, offset: float, colour: str
+    ax: Any, cells: dict[Key, list[Record]], name: tuple[str, str, str], metric: str, offset: float, colour: str
 ) -> None:
     for position, size in enumerate(SIZES):
         found, published = cells.get((*name, *size)), paper.UCI.get((*name, *size))
@@ -171,12 +167,10 @@ def _markers(
         if found:
             ours = score(found, metric)
             deviation = 0.0 if np.isnan(ours.deviation) else ours.deviation
-            ax.errorbar(  # type: ignore[attr-defined]
-                position + offset - 0.04, ours.mean, deviation, fmt="o", label=LABELS[name[1]], **style
-            )
+            ax.errorbar(position + offset - 0.04, ours.mean, deviation, fmt="o", label=LABELS[name[1]], **style)
         if found and published:
             theirs = getattr(published, metric)
-            ax.errorbar(  # type: ignore[attr-defined]
+            ax.errorbar(
                 position + offset + 0.05, theirs.mean, theirs.deviation, fmt="s", mfc="none", alpha=0.6, **style
             )
 

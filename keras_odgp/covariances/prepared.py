@@ -15,7 +15,7 @@ from gpflow.covariances import Kuf
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 
-from keras_odgp.covariances import stationary
+from keras_odgp.covariances import sphere, stationary
 from keras_odgp.covariances.stationary import active_columns
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ZonalKernel
@@ -56,6 +56,11 @@ class Features(NamedTuple):
             return self
         radial, square = self.scale
         return Features([radial * values for values in self.sets], square * self.prior)
+
+    def cast(self, dtype: tf.DType) -> Features:
+        """The same in another dtype."""
+        scale = None if self.scale is None else (tf.cast(self.scale[0], dtype), tf.cast(self.scale[1], dtype))
+        return Features([tf.cast(values, dtype) for values in self.sets], tf.cast(self.prior, dtype), scale)
 
 
 class FeatureMap:
@@ -114,7 +119,13 @@ class _ZonalMap(FeatureMap):
         kernel = self._kernel
         prior = tf.reshape(kernel.variance * kernel.shape_at_one, [1, 1])
         products = (tf.concat(known, axis=0),) if self._is_one_product else tuple(known)
-        tensors = (kernel.roots(dimension - 1), prior, *kernel.shape_hyperparameters(), *products)
+        hyperparameters = kernel.shape_hyperparameters()
+        if len(hyperparameters) != kernel.num_shape_hyperparameters:
+            raise ValueError(
+                f"Expected `num_shape_hyperparameters` of {type(kernel).__name__} to be {len(hyperparameters)}, as many as "
+                f"its `shape_hyperparameters()` returns. Got: {kernel.num_shape_hyperparameters}."
+            )
+        tensors = (kernel.roots(dimension - 1), prior, *hyperparameters, *products)
         return Prepared(tensors, scales)
 
     @property
@@ -169,7 +180,8 @@ class _ZonalMap(FeatureMap):
 def feature_map(kernel: Kernel, sets: Sequence[InducingVariables]) -> FeatureMap:
     """The cheapest map there is for a kernel and some sets of features."""
     kinds = {type(features) for features in sets}
-    if isinstance(kernel, ZonalKernel) and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
+    is_zonal = sphere.is_known(kernel) and type(kernel).project is ZonalKernel.project
+    if is_zonal and kinds <= {InducingPoints, ActivationFeatures, SphericalHarmonics}:
         return _ZonalMap(kernel, sets)
     if stationary.is_known(kernel) and kinds == {InducingPoints}:
         return _StationaryMap(kernel, sets)

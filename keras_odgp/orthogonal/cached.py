@@ -3,8 +3,10 @@ r"""The prediction path: matrices computed once, then means and (co)variances at
 With $h(x)$ the covariances of all features with $f(x)$, and $J$ the factor of the covariance of all features, of blocks
 $L_u$, $B^\top$ and $L_v$, the whitened covariances are $y = J^{-1} h(x)$. The mean is $\alpha^\top h(x)$ and the
 variance $k(x, x) - y^\top (I - S)\, y$, with S the whitened covariance of q. The inverse of the factor is formed once,
-by triangular solves in float64. What is squared is whitened first: so the variance loses the digits of the condition of
-the factor, half of those that the inverse of the covariance itself, $h^\top Q h$, would lose.
+by triangular solves. What is squared is whitened first: so the variance loses the digits of the condition of the
+factor, half of those that the inverse of the covariance itself, $h^\top Q h$, would lose. All that is multiplied to
+$h(x)$ is float64, also where $h(x)$ itself is float32: rounded to float32, an inverse is that of no nearby matrix, as
+the solves of the training path are, and variances would turn negative.
 
 Where every output has covariances of its own, or there is one output, the eigenvectors of $I - S = V D V^\top$ go into
 the same matrix: a single product, and the variance is $k(x, x) - \sum_i d_i (V^\top y)_i^2$. Outputs that share their
@@ -45,10 +47,10 @@ class Cache(NamedTuple):
 
 
 def precompute(maps: Sequence[FeatureMap], F: Factors) -> Cache:
-    """The matrices of predictions, computed in float64 whatever the dtype of the model."""
+    """The matrices of predictions, float64 whatever the dtype of the model."""
     prepared, scales = zip(*(each.prepare() for each in maps))
     scales = [tf.cast(_stack(parts), tf.float64)[..., None] for parts in zip(*scales)]  # [(L,) M, 1] of each set
-    dtype, is_separate = F.alpha.dtype, len(maps) == F.sqrt.shape[0]
+    is_separate = len(maps) == F.sqrt.shape[0]
     wide = F.cast(tf.float64)
     alphas = [alpha for alpha in (wide.alpha, wide.orthogonal_alpha) if alpha is not None]
     if len(maps) > 1:
@@ -66,10 +68,7 @@ def precompute(maps: Sequence[FeatureMap], F: Factors) -> Cache:
             roots.append(_stack_outputs(sqrt))
         whitening.append([scale * row for scale, row in zip(scales, rows)])
     alphas = [scale * alpha for scale, alpha in zip(scales, alphas)]
-    return Cache(
-        prepared,
-        *tf.nest.map_structure(lambda part: tf.cast(part, dtype), _tuples([alphas, whitening, changes, roots])),
-    )
+    return Cache(prepared, *_tuples([alphas, whitening, changes, roots]))
 
 
 def _inverse(F: Factors) -> list[list[tf.Tensor]]:
@@ -108,6 +107,7 @@ def _stack_outputs(sqrt: tf.Tensor) -> tf.Tensor:
 def predict_marginals(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Means and variances of latent functions, `[N, P]`, at inputs `[N, D]`."""
     h = _features(C, maps, X)
+    dtype, h = h.prior.dtype, h.cast(tf.float64)
     mean, variance = _products(h, C.alpha), h.prior
     for index, y in enumerate(_whitened(C, h)):
         if C.changes:
@@ -118,8 +118,8 @@ def predict_marginals(C: Cache, maps: Sequence[FeatureMap], X: tf.Tensor) -> tup
     if h.scale is not None:
         mean, variance = mean * h.scale[0], variance * h.scale[1]
     if len(maps) > 1:
-        return _outputs_last(mean), _outputs_last(variance)
-    return mean, variance
+        mean, variance = _outputs_last(mean), _outputs_last(variance)
+    return tf.cast(mean, dtype), tf.cast(variance, dtype)
 
 
 def predict_covariances(
@@ -134,8 +134,8 @@ def predict_covariances(
         prior: Covariances of the prior, shape `[1 or L, S, N, N]`.
     """
     lead = tf.shape(X)[:2]
-    h = _features(C, maps, tf.reshape(X, [-1, X.shape[-1]])).scaled()
-    mean, covariance = _products(h, C.alpha), prior
+    h = _features(C, maps, tf.reshape(X, [-1, X.shape[-1]])).scaled().cast(tf.float64)
+    mean, covariance = _products(h, C.alpha), tf.cast(prior, tf.float64)
     for index, y in enumerate(_whitened(C, h)):
         rows = tf.reshape(y, [-1, *tf.unstack(lead), y.shape[-1]])  # [1 or L, S, N, R]
         if C.changes:
@@ -146,6 +146,7 @@ def predict_covariances(
             T = tf.reshape(T, [T.shape[0], *tf.unstack(lead), y.shape[-1]])
             covariance += tf.matmul(T, T, transpose_b=True) - tf.matmul(rows, rows, transpose_b=True)
     mean = _outputs_last(mean) if len(maps) > 1 else mean
+    mean, covariance = tf.cast(mean, prior.dtype), tf.cast(covariance, prior.dtype)
     return tf.reshape(mean, [*tf.unstack(lead), mean.shape[-1]]), tf.transpose(covariance, [1, 0, 2, 3])
 
 

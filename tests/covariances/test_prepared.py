@@ -13,7 +13,7 @@ from keras_odgp import numerics
 from keras_odgp.covariances import Kuf
 from keras_odgp.covariances.prepared import FeatureMap, feature_map
 from keras_odgp.inducing import ActivationFeatures
-from keras_odgp.kernels import ArcCosine
+from keras_odgp.kernels import ArcCosine, Matern52
 from keras_odgp.orthogonal import OrthogonalPosterior
 
 
@@ -106,3 +106,38 @@ def test_predictions_keep_their_digits_where_features_are_nearly_alike(num_outpu
     assert (
         np.abs(mean - fused_mean).max() < 100 * tolerance
     )  # products of weights as large as the root of the condition
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_variances_in_float32_are_as_good_as_in_training(num_outputs, rng):
+    """With certain q, variances are what is left of prior variances; the product must not round them away."""
+    Z, X = np.sort(rng.uniform(-1, 1, (100, 1)), axis=0), rng.uniform(-1, 1, (60, 1))
+    root = np.tile(1e-3 * np.eye(100), [num_outputs, 1, 1])
+    mu = rng.normal(size=(100, num_outputs))
+
+    def posterior(dtype):
+        with numerics.float_context(dtype), numerics.jitter_scope(1e-5):
+            points = InducingPoints(Z.astype("float32").astype(dtype))
+            kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+            result = OrthogonalPosterior(
+                kernel, points, mu.astype(dtype), root.astype(dtype), precompute_cache="tensor"
+            )
+            inputs = tf.constant(X.astype("float32").astype(dtype))
+            return result.predict_f(inputs)[1].numpy(), result.fused_predict_f(inputs)[1].numpy()
+
+    _, exact = posterior("float64")
+    cached, fused = posterior("float32")
+    # A few roundings of the prior variance, 1. By an inverse in float32 it is 1e-5, and a third of them are negative.
+    np.testing.assert_allclose(fused, exact, rtol=0, atol=3e-6)
+    np.testing.assert_allclose(cached, exact, rtol=0, atol=3e-6)
+
+
+def test_kernels_derived_from_zonal_ones_are_called_as_they_are(rng):
+    class Own(Matern52):
+        def K(self, X, X2=None):
+            return 2.0 * super().K(X, X2)
+
+        def K_diag(self, X):
+            return 2.0 * super().K_diag(X)
+
+    assert type(feature_map(Own(), [InducingPoints(rng.normal(size=(3, 2)))])) is FeatureMap

@@ -15,7 +15,7 @@ from stress.forms import IS_FULL
 
 import keras_odgp
 
-NUM_KILLS, NUM_EPOCHS = (10, 24) if IS_FULL else (1, 3)
+NUM_KILLS, NUM_EPOCHS = (10, 24) if IS_FULL else (1, 4)
 
 
 def test_killed_training_ends_with_equal_weights(tmp_path, record):

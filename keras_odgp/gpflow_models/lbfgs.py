@@ -144,8 +144,8 @@ def fit_lbfgs(
     >>> X = np.linspace(-1, 1, 20)[:, None]  # [N, D]
     >>> model = keras_odgp.gpflow_models.OrthogonalSGPR((X, np.sin(3 * X)), gpflow.kernels.Matern52(), X[::5].copy())
     >>> result = keras_odgp.gpflow_models.fit_lbfgs(model, max_iterations=3, progress=False)
-    >>> result.num_iterations, np.isclose(result.loss, model.training_loss())
-    (3, True)
+    >>> np.isclose(result.loss, model.training_loss())
+    True
     """
     loss = model.training_loss if data is None else lambda: model.training_loss(data)
     variables = list(model.trainable_variables)

@@ -122,8 +122,8 @@ class _ZonalMap(FeatureMap):
         hyperparameters = kernel.shape_hyperparameters()
         if len(hyperparameters) != kernel.num_shape_hyperparameters:
             raise ValueError(
-                f"Expected `num_shape_hyperparameters` of {type(kernel).__name__} to be {len(hyperparameters)}, as many "
-                f"as its `shape_hyperparameters()` returns. Got: {kernel.num_shape_hyperparameters}."
+                f"Expected `num_shape_hyperparameters` of {type(kernel).__name__} to be {len(hyperparameters)}, as "
+                f"many as its `shape_hyperparameters()` returns. Got: {kernel.num_shape_hyperparameters}."
             )
         tensors = (kernel.roots(dimension - 1), prior, *hyperparameters, *products)
         return Prepared(tensors, scales)

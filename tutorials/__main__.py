@@ -23,17 +23,17 @@ import keras
 import matplotlib.pyplot as plt
 import tensorflow as tf
 
-from keras_odgp import gpflow_models
+from keras_odgp import Predictive, gpflow_models
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-FAST_STEPS = 2
+FAST_STEPS, FAST_SAMPLES = 2, 4
 
 
 @contextmanager
 def fast() -> Iterator[None]:
-    """Within it, training takes a step or two, without graphs, whose tracing would take most of the time."""
-    fit, fit_lbfgs = keras.Model.fit, gpflow_models.fit_lbfgs
+    """Within it, training takes a step or two and predictions few samples, without graphs, whose tracing takes long."""
+    fit, fit_lbfgs, make_predictive = keras.Model.fit, gpflow_models.fit_lbfgs, Predictive.__init__
 
     def few_steps(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
         return fit(self, *args, **{**kwargs, "epochs": 1, "steps_per_epoch": FAST_STEPS})
@@ -41,12 +41,16 @@ def fast() -> Iterator[None]:
     def few_iterations(*args: Any, **kwargs: Any) -> Any:
         return fit_lbfgs(*args, **{**kwargs, "max_iterations": FAST_STEPS, "first_stage_iterations": 0})
 
+    def few_samples(self: Predictive, model: keras.Model, num_samples: int = 64, **kwargs: Any) -> None:
+        make_predictive(self, model, min(num_samples, FAST_SAMPLES), **kwargs)
+
     eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         with (
             mock.patch.object(keras.Model, "fit", few_steps),
             mock.patch.object(gpflow_models, "fit_lbfgs", few_iterations),
+            mock.patch.object(Predictive, "__init__", few_samples),
         ):
             yield
     finally:

@@ -98,7 +98,7 @@ def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> N
     if dataset.cardinality() < 0:
         raise ValueError("Expected a dataset of known, finite size: leave out `repeat`, or say how many by `take`.")
     sizes = {spec.shape[0] if spec.shape.rank else None for spec in tf.nest.flatten(dataset.element_spec)}
-    if len(sizes) != 1 or None in sizes or next(iter(sizes)) % num_replicas:
+    if len(sizes) != 1 or any(size is None or size % num_replicas for size in sizes):
         raise ValueError(
             f"Expected batches of one size that is a multiple of {num_replicas}, the number of replicas. Got sizes "
             f"{sorted(sizes, key=str)}: use `batch(size, drop_remainder=True)`."

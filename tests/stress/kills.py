@@ -80,9 +80,7 @@ def main(folder: Path, num_kills: int, num_epochs: int) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(start(None, folder / "whole.npz", num_epochs), 0)[1])
     duration = time.monotonic() - begin
     codes = [code]
-    while (
-        codes.count(-signal.SIGKILL) < num_kills and len(codes) < 4 * num_kills + 2
-    ):  # some end before they are killed
+    while codes.count(-signal.SIGKILL) < num_kills and len(codes) < 4 * num_kills + 2:  # some end before
         early = len(codes) % 3 == 0
         delay = rng.uniform(0.0, (2.0 if early else 0.5) * duration / num_epochs)
         codes.append(attempt(folder / "backup", folder / "killed.npz", num_epochs, delay, early=early))

@@ -96,11 +96,8 @@ def snelson(records: Sequence[Record], figures: Figures) -> str:
 
 
 def _snelson_figure(records: Sequence[Record], figures: Figures) -> str:
-    chosen = [
-        record
-        for record in records
-        if record["settings"]["features"] == "softplus" and record["settings"]["repetition"] == 0
-    ]
+    groups = group(records, "features", "repetition")
+    (features, _), chosen = max(groups.items(), key=lambda item: (item[0][0] == "softplus", -item[0][1]))
     kernels = sorted({record["settings"]["kernel"] for record in chosen})
     figure, axes = figures.subplots(2 * len(kernels), 3, (3.2, 2.0))
     for record in chosen:
@@ -121,7 +118,7 @@ def _snelson_figure(records: Sequence[Record], figures: Figures) -> str:
         bottom.semilogy(grid, results["variance"], "k--", linewidth=1, label="variance of f")
     handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
-    caption = "Softplus units: mean and two standard deviations of y, and below the sizes of the terms of the variance"
+    caption = f"{LABELS[features]} units: mean and two standard deviations of y, and below the sizes of the terms of the variance"
     return figures.save(figure, "snelson", caption)
 
 

@@ -118,7 +118,9 @@ def _snelson_figure(records: Sequence[Record], figures: Figures) -> str:
         bottom.semilogy(grid, results["variance"], "k--", linewidth=1, label="variance of f")
     handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
-    caption = f"{LABELS[features]} units: mean and two standard deviations of y, and below the sizes of the terms of the variance"
+    caption = (
+        f"{LABELS[features]} units: mean and two standard deviations of y; below, sizes of the terms of the variance"
+    )
     return figures.save(figure, "snelson", caption)
 
 

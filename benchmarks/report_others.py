@@ -71,8 +71,7 @@ def _deep_figure(records: Sequence[Record], figures: Figures) -> str:
         ax.set_xlabel("layers")
         ax.grid(alpha=0.3)
     axes[0, 0].set_ylabel("NLPD, standardised")
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
+    figures.legend(figure, axes)
     return figures.save(figure, "deep", "NLPD of deep GPs by number of layers; lower is better")
 
 
@@ -116,8 +115,7 @@ def _snelson_figure(records: Sequence[Record], figures: Figures) -> str:
             if np.any(np.abs(term) > 1e-9):
                 bottom.semilogy(grid, np.maximum(np.abs(term), 1e-6), label=name.replace("_", " "), linewidth=1)
         bottom.semilogy(grid, results["variance"], "k--", linewidth=1, label="variance of f")
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
+    figures.legend(figure, axes)
     caption = (
         f"{LABELS[features]} units: mean and two standard deviations of y; below, sizes of the terms of the variance"
     )
@@ -200,8 +198,7 @@ def calibration(records: Sequence[Record], figures: Figures) -> str:
         ax.set_title(data_set, fontsize=10)
         ax.set_xlabel("level of the interval")
     axes[0, 0].set_ylabel("share of targets within")
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
+    figures.legend(figure, axes)
     text = (
         "## Calibration\n\nHow often test targets fall into central intervals of the predictive distribution; the "
         "calibration error is the mean distance of these shares from 19 levels. Mean over n splits; arc-cosine "

@@ -71,8 +71,7 @@ def _deep_figure(records: Sequence[Record], figures: Figures) -> str:
         ax.set_xlabel("layers")
         ax.grid(alpha=0.3)
     axes[0, 0].set_ylabel("NLPD, standardised")
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
+    figures.legend(figure, axes)
     return figures.save(figure, "deep", "NLPD of deep GPs by number of layers; lower is better")
 
 
@@ -96,11 +95,8 @@ def snelson(records: Sequence[Record], figures: Figures) -> str:
 
 
 def _snelson_figure(records: Sequence[Record], figures: Figures) -> str:
-    chosen = [
-        record
-        for record in records
-        if record["settings"]["features"] == "softplus" and record["settings"]["repetition"] == 0
-    ]
+    groups = group(records, "features", "repetition")
+    (features, _), chosen = max(groups.items(), key=lambda item: (item[0][0] == "softplus", -item[0][1]))
     kernels = sorted({record["settings"]["kernel"] for record in chosen})
     figure, axes = figures.subplots(2 * len(kernels), 3, (3.2, 2.0))
     for record in chosen:
@@ -119,9 +115,10 @@ def _snelson_figure(records: Sequence[Record], figures: Figures) -> str:
             if np.any(np.abs(term) > 1e-9):
                 bottom.semilogy(grid, np.maximum(np.abs(term), 1e-6), label=name.replace("_", " "), linewidth=1)
         bottom.semilogy(grid, results["variance"], "k--", linewidth=1, label="variance of f")
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
-    caption = "Softplus units: mean and two standard deviations of y, and below the sizes of the terms of the variance"
+    figures.legend(figure, axes)
+    caption = (
+        f"{LABELS[features]} units: mean and two standard deviations of y; below, sizes of the terms of the variance"
+    )
     return figures.save(figure, "snelson", caption)
 
 
@@ -201,8 +198,7 @@ def calibration(records: Sequence[Record], figures: Figures) -> str:
         ax.set_title(data_set, fontsize=10)
         ax.set_xlabel("level of the interval")
     axes[0, 0].set_ylabel("share of targets within")
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=7)
+    figures.legend(figure, axes)
     text = (
         "## Calibration\n\nHow often test targets fall into central intervals of the predictive distribution; the "
         "calibration error is the mean distance of these shares from 19 levels. Mean over n splits; arc-cosine "

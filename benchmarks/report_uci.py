@@ -152,8 +152,7 @@ def _figure(data_set: str, cells: dict[Key, list[Record]], figures: Figures) -> 
             ax.set_title(LABELS[kernel] if row == 0 else "", fontsize=10)
             ax.grid(alpha=0.3)
         axes[row, 0].set_ylabel(metric.upper())
-    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=8)
+    figures.legend(figure, axes)
     caption = f"{data_set}: test error and negative log density by size (M, K); hollow with a bar: the paper"
     return figures.save(figure, f"uci_{data_set}", caption)
 

@@ -20,6 +20,7 @@ LABELS = {
     "matern52": "Matérn-5/2",
     "squared_exponential": "squared exponential",
 }
+LEAST_WIDTH = 7.5  # inches, which the widest legend takes
 COLOURS = {"relu": "tab:blue", "softplus": "tab:orange", "points": "tab:green"}
 
 
@@ -61,9 +62,13 @@ class Figures:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
 
-        return plt.subplots(
-            rows, columns, figsize=(size[0] * columns, size[1] * rows), squeeze=False, layout="constrained"
-        )
+        width = max(size[0] * columns, LEAST_WIDTH)
+        return plt.subplots(rows, columns, figsize=(width, size[1] * rows), squeeze=False, layout="constrained")
+
+    def legend(self, figure: Any, axes: np.ndarray) -> None:
+        """One legend below all panels."""
+        handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8)
 
     def save(self, figure: Any, name: str, caption: str) -> str:
         """Writes a figure, and returns what shows it in Markdown."""

@@ -23,6 +23,8 @@ import numpy as np
 
 from keras_odgp._private import save_weights_to_buffer
 
+__all__ = ["DamagedFileError", "load_model", "load_weights", "read_note", "save_model", "save_weights"]
+
 MAGIC = b"odgpseal"
 DIGEST_SIZE = hashlib.sha256().digest_size
 LENGTH_SIZE = 8  # of the number of bytes of the note

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from keras_odgp._private import build_for_training, initial_epoch
 
+__all__ = ["fit"]
+
 
 def fit(
     model: keras.Model,

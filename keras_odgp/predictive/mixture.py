@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_odgp._private import flatten_layers
 from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.layers.likelihood_layers import DispersionLayer
 from keras_odgp.predictive.factors import CachedDispersion, CachedLayer, SampledPass, ShapePass
@@ -57,7 +58,7 @@ class Mixture:
         self._layers = {id(layer): CachedLayer(layer) for layer in layers}
         self._dispersions = {
             id(layer): CachedDispersion(layer)
-            for layer in model._flatten_layers()
+            for layer in flatten_layers(model)
             if isinstance(layer, DispersionLayer) and layer.built
         }
         self._plans: dict[Any, Plan] = {}

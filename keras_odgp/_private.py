@@ -30,7 +30,7 @@ def storage_of(variable: keras.Variable) -> Any:
     return variable._value
 
 
-def set_initial_epoch(model: keras.Model, epoch: int) -> None:
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
     """Lets a `fit` that has called `on_train_begin` go on from a later epoch."""
     model._initial_epoch = epoch
 

@@ -41,7 +41,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     ...     _ = model.fit(np.ones((20, 2)), np.ones(20), shuffle=False, verbose=0, callbacks=[backup])
     """
 
-    def __init__(self, backup_dir: Any, delete_checkpoint: bool = True) -> None:
+    def __init__(self, backup_dir: Any, *, delete_checkpoint: bool = True) -> None:
         super().__init__()
         if not backup_dir:
             raise ValueError(f"Expected a directory for the backup. Got: {backup_dir!r}.")
@@ -58,7 +58,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if not self._path.exists():
             return
         epoch = files.read_note(self._path)["epoch"]
-        if not self.model.optimizer.built:
+        if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
         files.load_weights(self.model, self._path)
         set_initial_epoch(self.model, epoch)
@@ -68,5 +68,6 @@ class BackupAndRestore(keras.callbacks.Callback):
         files.save_weights(self.model, self._path, note={"epoch": epoch + 1})
 
     def on_train_end(self, logs: Any = None) -> None:
+        set_initial_epoch(self.model, None)  # Keras keeps it: the next `fit` would leave out its first epochs
         if self.delete_checkpoint:
             shutil.rmtree(self.backup_dir, ignore_errors=True)

@@ -69,6 +69,11 @@ def load_model(path: Any, **kwargs: Any) -> keras.Model:
         DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
     """
     _check_suffix(path, ".keras")
+    if not kwargs.get("safe_mode", True):
+        raise ValueError(
+            "Expected `safe_mode` to stay True here. To load a file that may run code, and that you trust, use "
+            "`keras.saving.load_model`."
+        )
     read_note(path)
     return keras.saving.load_model(path, **{**kwargs, "safe_mode": True})
 
@@ -140,14 +145,14 @@ class _MemoryFile(io.BytesIO):
 
 def _replace(path: Any, content: bytes, note: Any = None) -> None:
     """Writes a file beside the previous one, and puts it in its place once it is on the disk."""
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # what a link points to, not the link
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content + _seal(content, note))
             file.flush()
             os.fsync(handle)
-        os.chmod(name, _usual_mode())
+        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
         os.replace(name, target)
     except BaseException:
         with contextlib.suppress(OSError):

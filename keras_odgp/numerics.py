@@ -190,7 +190,7 @@ def float_context(dtype: Any) -> Iterator[None]:
     """Within it, GPflow makes parameters and constants of this dtype, all its other settings unchanged.
 
     One thread at a time: the settings of GPflow belong to the process, and contexts that overlap would leave it with
-    those of another.
+    those of another. For making objects: do not train within it.
 
     Example:
 
@@ -199,7 +199,13 @@ def float_context(dtype: Any) -> Iterator[None]:
     >>> parameter.dtype.name
     'float32'
     """
-    with _config_lock:
+    with _turn():
         config = dataclasses.replace(gpflow.config.config(), float=np.dtype(tf.as_dtype(dtype).as_numpy_dtype).type)
         with gpflow.config.as_context(config):
             yield
+
+
+def _turn() -> contextlib.AbstractContextManager[Any]:
+    """The lock; but replicas take turns already, while the thread that started them waits, perhaps within a context."""
+    is_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+    return contextlib.nullcontext() if is_replica else _config_lock

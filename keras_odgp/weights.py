@@ -31,6 +31,8 @@ class GuardedLayer(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         state = {name: store[name] for name in store.keys()}
+        if not state and self.variables:
+            raise ValueError(f"Expected weights of layer {self.name!r}. Got none: is the file of another model?")
         digest = state.pop("digest", None)  # files of earlier versions have none
         is_whole = digest is None or np.array_equal(digest, _digest(state))
         if not is_whole or not state.keys() >= self.extra_state().keys():
@@ -39,8 +41,20 @@ class GuardedLayer(keras.layers.Layer):
                 "a copy of the file, or save again."
             )
         extra = {name: state.pop(name) for name in self.extra_state()}
+        self._check_shapes(state)
         super().load_own_variables(state)
         self.load_extra_state(extra)
+
+    def _check_shapes(self, state: dict[str, np.ndarray]) -> None:
+        """Raises before any weight is set, so that a layer that does not fit stays as it was."""
+        own: dict[str, Any] = {}
+        super().save_own_variables(own)
+        for name, variable in own.items():
+            if name in state and tuple(variable.shape) != state[name].shape:
+                raise ValueError(
+                    f"Expected weights of layer {self.name!r} as it was made: {variable.path!r} has shape "
+                    f"{tuple(variable.shape)}. Got shape {state[name].shape}, of a layer of other sizes."
+                )
 
 
 class AdoptingLayer(GuardedLayer):

@@ -61,6 +61,17 @@ def noise_of_replicas(strategy):
     return [[part.numpy().tolist() for part in run().values] for _ in range(2)]
 
 
+def contexts_of_replicas(strategy):
+    """Replicas may make objects of a dtype while the thread that started them is within such a context, too."""
+
+    def replica():
+        with keras_odgp.numerics.float_context("float32"):
+            return tf.zeros([])
+
+    with keras_odgp.numerics.float_context("float64"):
+        return len(strategy.run(replica).values)
+
+
 def main():
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -84,6 +95,7 @@ def main():
         "copies_differ": max(float(np.abs(a - b).max()) for a, b in copies),
     }
     results["samples"] = noise_of_replicas(two)
+    results["contexts"] = contexts_of_replicas(two)
     print(json.dumps(results))
 
 
@@ -125,6 +137,10 @@ def test_devices_sample_independently(results):
     first, second = np.array(results["samples"])
     for a, b in ((first[0], first[1]), (second[0], second[1]), (first[0], second[0]), (first[1], second[1])):
         assert np.abs(a - b).max() > 1e-3
+
+
+def test_contexts_do_not_wait_for_each_other(results):
+    assert results["contexts"] == 2
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_odgp.checks import check_count
 from keras_odgp.layers import OrthogonalGP, recording
 from keras_odgp.layers.function_samples import values_of
+from keras_odgp.predictive.factors import ShapePass
 from keras_odgp.predictive.inspection import gp_layers
 from keras_odgp.predictive.mixture import MOST_ROWS, tensors
 from keras_odgp.predictive.repeats import example, repeats_examples
@@ -61,6 +62,7 @@ class ModelFunctions:
         }
         self._values = values_of(model)
         self._outputs: list[_Output] | None = None
+        self._rows_per_example = 1
 
     def __call__(self, inputs: Any) -> Any:
         inputs = tensors(inputs)
@@ -68,8 +70,7 @@ class ModelFunctions:
             with tf.init_scope():
                 self._outputs = self._inspect(inputs)
         first = keras.tree.flatten(inputs)[0]
-        rows = self._num * int(np.prod([size or 1 for size in first.shape[1:-1]], dtype=int))
-        chunk = max(1, MOST_ROWS // rows)
+        chunk = max(1, MOST_ROWS // (self._num * self._rows_per_example))
         if first.shape[0] is None or first.shape[0] <= chunk:
             return self._evaluate(inputs)
         parts = [
@@ -95,8 +96,15 @@ class ModelFunctions:
     def _inspect(self, inputs: Any) -> list[_Output]:
         """What the outputs are, found by variances that no true layer has."""
         specs = keras.tree.map_structure(lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), inputs)
-        with recording.substituting(_mark_variances):
+        found = ShapePass()
+
+        def mark(layer: OrthogonalGP, inputs: tf.Tensor) -> tf.Tensor:
+            found(layer, inputs)
+            return _mark_variances(layer, inputs)
+
+        with recording.substituting(mark):
             outputs = keras.tree.flatten(self._model(keras.tree.map_structure(example, specs), training=False))
+        self._rows_per_example = found.rows_per_example
         return [
             _Output(_shows_moments(output), repeats_examples(self._model, specs, output.shape)) for output in outputs
         ]

@@ -44,6 +44,8 @@ def _ones(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
 def example(spec: tf.TensorSpec) -> tf.Tensor:
     """One example, in which neighbouring numbers differ; whole numbers are 0 and 1, which any embedding takes."""
     shape = [1, *(size or 2 for size in spec.shape[1:])]
+    if spec.dtype == tf.string:
+        return tf.fill(shape, "")
     numbers = np.arange(np.prod(shape))
     values = numbers % 2 if spec.dtype.is_integer else np.sin(1.0 + numbers)
     return tf.constant(values.reshape(shape), spec.dtype)

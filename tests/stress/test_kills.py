@@ -54,3 +54,13 @@ def test_damaged_backup_is_refused(tmp_path):
     backup = keras_odgp.callbacks.BackupAndRestore(tmp_path)
     with pytest.raises(keras_odgp.files.DamagedFileError, match="damaged"):
         model.fit(*house.regression(), epochs=2, verbose=0, callbacks=[backup])
+
+
+def test_training_after_a_resumed_one_begins_at_its_beginning(tmp_path):
+    from layers import house
+
+    model = house.compiled(house.sequential(*house.head()), run_eagerly=True)
+    keras_odgp.files.save_weights(model, tmp_path / "latest.weights.h5", note={"epoch": 1})
+    backup = keras_odgp.callbacks.BackupAndRestore(tmp_path)
+    assert model.fit(*house.regression(), epochs=2, verbose=0, callbacks=[backup]).epoch == [1]
+    assert model.fit(*house.regression(), epochs=1, verbose=0).epoch == [0]

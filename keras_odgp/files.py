@@ -31,7 +31,20 @@ LENGTH_SIZE = 8  # of the number of bytes of the note
 
 
 class DamagedFileError(ValueError):
-    """A file that is not as it was written."""
+    """A file that is not as it was written.
+
+    Example:
+
+    >>> import tempfile, os
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.keras")
+    ...     with open(path, "wb") as file:
+    ...         _ = file.write(b"not a model")
+    ...     keras_odgp.files.load_model(path)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    keras_odgp.files.DamagedFileError: Expected a file with a seal, ...
+    """
 
 
 def save_model(model: keras.Model, path: Any) -> None:
@@ -67,6 +80,16 @@ def load_model(path: Any, **kwargs: Any) -> keras.Model:
 
     Raises:
         DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+
+    Example:
+
+    >>> import tempfile, os
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.keras")
+    ...     keras_odgp.files.save_model(model, path)
+    ...     keras_odgp.files.load_model(path).input_shape
+    (None, 2)
     """
     _check_suffix(path, ".keras")
     if not kwargs.get("safe_mode", True):
@@ -85,6 +108,16 @@ def save_weights(model: keras.Model, path: Any, note: Any = None) -> None:
         model: A built Keras model.
         path: Where to save them: a path that ends in `.weights.h5`.
         note: Plain data to keep in the file, for `read_note`. Defaults to None.
+
+    Example:
+
+    >>> import tempfile, os
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.weights.h5")
+    ...     keras_odgp.files.save_weights(model, path, note={"epoch": 3})
+    ...     os.listdir(folder)
+    ['model.weights.h5']
     """
     _check_suffix(path, ".weights.h5")
     buffer = io.BytesIO()
@@ -101,6 +134,15 @@ def load_weights(model: keras.Model, path: Any) -> None:
 
     Raises:
         DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+
+    Example:
+
+    >>> import tempfile, os
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.weights.h5")
+    ...     keras_odgp.files.save_weights(model, path, note={"epoch": 3})
+    ...     keras_odgp.files.load_weights(model, path)
     """
     _check_suffix(path, ".weights.h5")
     read_note(path)
@@ -113,6 +155,16 @@ def read_note(path: Any) -> Any:
 
     Raises:
         DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+
+    Example:
+
+    >>> import tempfile, os
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.weights.h5")
+    ...     keras_odgp.files.save_weights(model, path, note={"epoch": 3})
+    ...     keras_odgp.files.read_note(path)
+    {'epoch': 3}
     """
     content = Path(path).read_bytes()
     end = len(content) - len(MAGIC) - DIGEST_SIZE

@@ -142,7 +142,7 @@ def register_activation(name: str, function: Callable[[np.ndarray], np.ndarray],
 
     Args:
         name: New name. Registering a name twice is an error, because saved models refer to it.
-        function: Vectorised NumPy function of t, smooth except perhaps at t = 0.
+        function: NumPy function of arrays t of any shape, smooth except perhaps at t = 0.
         parity: Symmetry of the function, which decides which levels are exactly zero. It is checked.
 
     Returns:

@@ -19,14 +19,14 @@ import tensorflow as tf
 from keras_odgp import numerics
 from keras_odgp.covariances import DiagonalCovariance
 
-BLOCKS_FROM_SIZE = ((128, 8), (0, 1))  # measured: smaller blocks save flops, but cost efficiency
+BLOCKS_FROM_SIZE = ((512, 8), (128, 4), (0, 1))  # measured: smaller blocks save flops, but cost efficiency
 
 
 def block_bounds(size: int, smallest_block: int = 1) -> list[tuple[int, int]]:
     """Cuts `range(size)` into blocks.
 
-    Triangles are treated block by block: with eight, at 9/16 of the cost of the full square. Blocks below some size
-    save flops but no time; what that size is depends on the product.
+    Triangles are treated block by block: with four, at 5/8 of the cost of the full square. Blocks below some size save
+    flops but no time; what that size is depends on the product.
     """
     num_blocks = next(blocks for smallest, blocks in BLOCKS_FROM_SIZE if size >= smallest)
     num_blocks = max(1, min(num_blocks, size // smallest_block))

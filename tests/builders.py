@@ -1,4 +1,4 @@
-"""Kernels, features and inputs to test with."""
+"""Kernels, features, inputs and comparisons to test with."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ def make_feature(
     if kind == "harmonics":
         return SphericalHarmonics(num_inputs + 1, kernel.active_levels(num_levels))
     return ActivationFeatures(2.0 * rng.normal(size=(num, num_inputs + 1)), activation, num_levels)
+
+
+def assert_same(left: Any, right: Any) -> None:
+    """Results of one computation done twice: products shared among threads may round differently in the last bits."""
+    left, right = np.asarray(left), np.asarray(right)
+    assert left.dtype == right.dtype
+    if not np.issubdtype(right.dtype, np.floating):
+        np.testing.assert_array_equal(left, right)
+        return
+    rounding = 1e3 * np.finfo(right.dtype).eps
+    np.testing.assert_allclose(left, right, rtol=rounding, atol=rounding * np.abs(right).max(initial=0.0))

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from builders import assert_same
 
 import keras_odgp
 from keras_odgp.layers import GaussianLikelihood, OrthogonalGP
@@ -66,7 +67,7 @@ def test_layers_are_composed(model, functions, x):
 
 def test_in_one_batch_or_row_by_row(functions, x):
     values = functions(x)
-    np.testing.assert_array_equal(functions(x), values)
+    assert_same(functions(x), values)
     rows = np.concatenate([functions(row[None]) for row in x[:5]], axis=1)
     np.testing.assert_allclose(rows, values[:, :5], **TOLERANCE)
     compiled = tf.function(functions, input_signature=[tf.TensorSpec([None, 2], tf.float64)])
@@ -153,7 +154,7 @@ def test_function_of_a_layer(dtype, x):
     # What happens to the layer later is not the function's concern.
     layer.mean_layer.bias.assign([1.0, 2.0, 3.0])
     layer.posterior.q_mu.assign(layer.posterior.q_mu + 1.0)
-    np.testing.assert_array_equal(function(x), values)
+    assert_same(function(x), values)
     with pytest.raises(ValueError, match=r"Expected inputs of shape \[..., 2\]. Got shape \(30, 1\)"):
         function(x[:, :1])
 
@@ -162,7 +163,7 @@ def test_functions_outlive_the_training_of_their_model(model, functions, x):
     values = functions(x)
     weights = model.get_weights()
     model.set_weights([weight * 1.1 if weight.dtype.kind == "f" else weight for weight in weights])
-    np.testing.assert_array_equal(functions(x), values)
+    assert_same(functions(x), values)
     model.set_weights(weights)
 
 

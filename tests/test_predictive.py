@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from builders import assert_same
 from scipy import stats
 
 import keras_odgp.predictive.mixture
@@ -200,7 +201,7 @@ def test_distribution_quantiles_and_intervals(predictive):
 def test_sample_has_the_moments(predictive):
     samples = predictive.sample(X, 4000)
     assert samples.shape == (4000, 11, 1)
-    np.testing.assert_array_equal(samples, predictive.sample(X, 4000))
+    assert_same(samples, predictive.sample(X, 4000))
     assert (samples != predictive.sample(X, 4000, seed=1)).all()
     result = predict(predictive)
     np.testing.assert_array_less(np.abs(samples.mean(0) - result["mean"]), 5 * np.sqrt(result["variance"] / 4000))
@@ -228,7 +229,7 @@ def test_decomposition(model, predictive):
 def test_calls_agree_and_batches_do_not_matter(predictive, monkeypatch):
     result = predict(predictive)
     for name, value in predict(predictive).items():
-        np.testing.assert_array_equal(value, result[name])
+        assert_same(value, result[name])
     assert_equal(predict(predictive, batch_size=4), result)
     assert_equal(predictive(X), result)
     assert_equal({name: value[::-1] for name, value in predict(predictive, X[::-1]).items()}, result)
@@ -454,7 +455,7 @@ def test_softmax(hidden):
     predictive = Predictive(model, num_samples=16, likelihood="softmax")
     probabilities = predictive.probabilities(X)
     np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, rtol=1e-12)
-    np.testing.assert_array_equal(probabilities, predictive.probabilities(X))
+    assert_same(probabilities, predictive.probabilities(X))
     labels = np.arange(11) % 3
     expected = np.log(probabilities[np.arange(11), labels])
     np.testing.assert_allclose(predictive.log_density(X, labels), expected, rtol=1e-10)
@@ -494,8 +495,8 @@ def test_save_and_load(predictive, tmp_path):
     assert isinstance(loaded, Predictive)
     assert (loaded.num_samples, loaded.seed, loaded.likelihood) == (8, 0, "gaussian")
     for name, value in predict(predictive).items():
-        np.testing.assert_array_equal(predict(loaded)[name], value)
-    np.testing.assert_array_equal(loaded.log_density(X, Y), predictive.log_density(X, Y))
+        assert_same(predict(loaded)[name], value)
+    assert_same(loaded.log_density(X, Y), predictive.log_density(X, Y))
     for weight in loaded.model.trainable_weights:
         weight.assign_add(keras.ops.ones_like(weight))
     loaded.load_weights(path)

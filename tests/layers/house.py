@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from builders import assert_same
 
 from keras_odgp import layers, losses
 
@@ -84,7 +85,7 @@ def saved_and_loaded(model: keras.Model, folder: Any) -> keras.Model:
 def assert_equal_predictions(model: keras.Model, other: keras.Model, x: Any) -> None:
     """Both draw the same samples: the state of the random numbers is saved too."""
     for left, right in zip(*(keras.tree.flatten(m(x, training=False)) for m in (model, other))):
-        np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
+        assert_same(np.asarray(left), np.asarray(right))
 
 
 @dataclasses.dataclass
@@ -157,7 +158,7 @@ def check_goes_on_training(case: Case, model: keras.Model, folder: Any) -> None:
     for each in (model, loaded):
         each.fit(case.x, case.y, batch_size=len(case.x), verbose=0, shuffle=False)
     for left, right in zip(model.get_weights(), loaded.get_weights()):
-        np.testing.assert_array_equal(left, right)
+        assert_same(left, right)
 
 
 def check_export(case: Case, model: keras.Model, folder: Any) -> None:

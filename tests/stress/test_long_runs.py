@@ -10,6 +10,7 @@ import resource
 import keras
 import numpy as np
 import pytest
+from builders import assert_same
 from layers import house
 from stress.forms import IS_FULL
 
@@ -88,7 +89,7 @@ def test_predictions(model, traces, record):
 
     def predict():
         model.predict(X, verbose=0)
-        np.testing.assert_array_equal(predictive.predict(X, verbose=0)["mean"], expected)
+        assert_same(predictive.predict(X, verbose=0)["mean"], expected)
 
     seconds, growth = times(NUM_PREDICTS, predict)
     assert len(traces) == traced, "traced again"
@@ -115,9 +116,9 @@ def test_threads_agree_with_one(record):
         for _ in range(3):
             for part in order:
                 for predictive, values in zip(predictives, expected):
-                    np.testing.assert_array_equal(predictive.log_density(parts[part], parts[part][:, :1]), values[part])
-                np.testing.assert_array_equal(one(parts[part]), direct[part])
-                np.testing.assert_array_equal(one.predict(parts[part], verbose=0), predicted[part])
+                    assert_same(predictive.log_density(parts[part], parts[part][:, :1]), values[part])
+                assert_same(one(parts[part]), direct[part])
+                assert_same(one.predict(parts[part], verbose=0), predicted[part])
         return True
 
     with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as pool:

@@ -38,7 +38,7 @@ def cell(data_set: str, column: tuple[str, str], size: tuple[int, int], split: i
 
 
 def all_cells() -> list[Settings]:
-    """The columns that the paper's are compared with first, small sets before large ones; the squared exponential last."""
+    """What is compared with the paper comes first, small sets before large ones; the squared exponential last."""
     blocks = [
         (SMALL, COLUMNS, range(5)),
         (LARGE, COLUMNS, (0, 1)),

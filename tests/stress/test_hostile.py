@@ -24,7 +24,7 @@ class Subject:
 
     def __init__(self, dtype: str, depth: int, likelihood: str) -> None:
         options = {"num_inducing": 12, "num_orthogonal": 12, "num_levels": 4, "num_data": 1, "dtype": dtype}
-        stack = [layers.OrthogonalGP(2, seed=1, **options) for _ in range(depth - 1)]
+        stack = [layers.OrthogonalGP(3, seed=1, **options) for _ in range(depth - 1)]
         stack.append(layers.OrthogonalGP(1, seed=2, return_moments=True, **options))
         if likelihood == "gaussian":
             stack.append(layers.GaussianLikelihood(dtype=dtype))

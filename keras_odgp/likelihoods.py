@@ -43,7 +43,7 @@ class _Named(NamedTuple):
     sign: int = 0  # of f in the exponent of the density, if its link is the exponential function
 
 
-LARGEST_EXPONENT = 40.0  # exp of it, and its square, are far from the largest number of float32
+LARGEST_EXPONENT = 20.0  # a rate of 5e8, whose square float32 still has, and Adam forgets in time
 
 _NAMED = {
     "gaussian": _Named(lambda _: gpflow.likelihoods.Gaussian(Dispersion()), "GaussianLikelihood"),
@@ -120,19 +120,19 @@ class OutputLikelihood:
     def variational_expectations(self, y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Expectation of the log-likelihood under the marginals of f, summed over units: shape `[...]`.
 
-        A rate, or an inverse scale, above exp(40) grows linearly instead of exponentially: a step that goes far too far
-        then gives a large loss and a gradient back, not infinity.
+        A rate, or an inverse scale, above exp(20) grows like the logarithm of its exponent: a step that goes far too
+        far then gives a large loss and a gradient back, not infinity.
         """
         return self._with_targets("variational_expectations", y, self._bound_exponent(tf.convert_to_tensor(output)))
 
     def _bound_exponent(self, output: tf.Tensor) -> tf.Tensor:
-        """The output with variances such that exp of `sign * mean + variance / 2` is linear above a bound."""
+        """The output with variances such that exp of `sign * mean + variance / 2` is tame above a bound."""
         if self._named is None or not self._named.sign or len(output.shape) < 2:
             return output
         mean, variance, *dispersion = tf.unstack(output, axis=-1)
         exponent = self._named.sign * mean + 0.5 * variance
         excess = tf.nn.relu(exponent - LARGEST_EXPONENT)
-        bounded = variance + 2.0 * (tf.math.log1p(excess) - excess)
+        bounded = variance + 2.0 * (tf.math.log1p(tf.math.log1p(excess)) - excess)
         return tf.stack([mean, bounded, *dispersion], axis=-1)
 
     def log_density(self, y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:

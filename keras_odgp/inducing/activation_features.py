@@ -96,14 +96,18 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
         """Fourier coefficients of the activation at some levels, shape `[len(levels)]`, float64."""
         return self.activation.coefficients(self.num_levels, dimension, self.slope)[list(levels)]
 
-    def project(self, kernel: ZonalKernel) -> tuple[tf.Tensor, tf.Tensor]:
-        """Directions of the weights, shape `[M, d]`, and the factors ||z||^p, shape `[M]`."""
+    def check_levels(self, kernel: ZonalKernel) -> None:
+        """Raises an error if the features and the kernel have no level in common."""
         if not self.active_levels(kernel):
             raise ValueError(
                 f"{self.activation.name} features with num_levels={self.num_levels} have levels "
-                f"{list(self.active_levels())}, none of "
-                f"which {type(kernel).__name__} has. Use more levels, or another activation."
+                f"{list(self.active_levels())}, none of which {type(kernel).__name__} has. Use more levels, or another "
+                "activation."
             )
+
+    def project(self, kernel: ZonalKernel) -> tuple[tf.Tensor, tf.Tensor]:
+        """Directions of the weights, shape `[M, d]`, and the factors ||z||^p, shape `[M]`."""
+        self.check_levels(kernel)
         if self.rank(kernel) != self._checked_rank:
             self._warn_if_above_rank(
                 self.rank(kernel), f" under {type(kernel).__name__} with its levels and active_dims"
@@ -119,7 +123,8 @@ class ActivationFeatures(gpflow.inducing_variables.InducingVariables):
         # Scaled first, so that squares neither underflow nor overflow. By what does not matter, so it has no gradient.
         largest = tf.stop_gradient(tf.reduce_max(tf.abs(active), axis=-1, keepdims=True))
         message = (
-            "ActivationFeatures: a row of `weights` is zero in the active columns and the bias: it has no direction."
+            "ActivationFeatures: a row of `weights` is zero in the active columns and the bias, or NaN: it has no "
+            "direction."
         )
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(largest > 0.0), [message])]):
             scaled = active / largest

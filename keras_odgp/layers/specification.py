@@ -110,7 +110,9 @@ class _Maker:
         dimension = len(np.arange(self.num_inputs)[zonal.active_dims]) + 1
         if kind == "harmonics":
             return SphericalHarmonics(dimension, self._levels(zonal, dimension, size, base, halve))
-        rank = ActivationFeatures(np.ones((1, self.num_inputs + 1)), kind, self.num_levels).rank(zonal)
+        one_unit = ActivationFeatures(np.ones((1, self.num_inputs + 1)), kind, self.num_levels)
+        one_unit.check_levels(zonal)
+        rank = one_unit.rank(zonal)
         if size is None:
             used = num_features(base) if isinstance(base, (ActivationFeatures, SphericalHarmonics)) else 0
             room = max(1, rank // 2 if halve else rank - used)

@@ -45,6 +45,7 @@ KERNELS = {
 DOCUMENTED = {
     "whole levels": "Harmonics come in whole levels, and level",
     "no levels left": "no orthogonal harmonics are left",
+    "no levels in common": "none of which",
     "nothing orthogonal": "is zero: the base already spans all",
 }
 

@@ -10,16 +10,26 @@ from pathlib import Path
 import keras
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 from stress.forms import IS_FULL
+from tensorflow.python.framework import ops
 
 RESULTS = Path(os.environ.get("KERAS_ODGP_STRESS_RESULTS", "build/stress"))
 
 
 @pytest.fixture
 def forget_models():
-    """Thousands of models in one process would otherwise stay in Keras's global state."""
+    """Hundreds of models in one process would otherwise stay in memory, see docs/reliability.md.
+
+    TensorFlow registers the custom gradients of each graph, and TensorFlow Probability caches the transformed
+    parameters of each graph, both for ever.
+    """
     yield
     keras.backend.clear_session()
+    registry = ops.gradient_registry._registry
+    for name in [name for name in registry if name.startswith("CustomGradient-")]:
+        del registry[name]
+    tfp.bijectors.Bijector._cache.storage.clear()
     gc.collect()
 
 

@@ -118,6 +118,18 @@ moments = network.get_layer("last")(hidden).numpy()
 print("Keras to GPflux and back, largest difference:", np.abs(back(hidden).numpy() - moments).max())
 
 # %% [markdown]
+# ## Function samples
+#
+# A sample of a GPflux model is a function that can be called anywhere, by pathwise conditioning. Here it is drawn with
+# both sets of features: `keras_odgp.sample_functions` of a Keras model, `sample_function` of a layer, `sample` of the
+# GPflux layer, `FunctionSamples` of any posterior. [Thompson sampling](thompson_sampling) puts them to work.
+
+# %%
+functions = odgp.sample_functions(network, 3, seed=0)
+print("three functions at five inputs:", functions(X[:5]).shape)
+print("the same row by row:", np.allclose(functions(X[:5])[:, 1:2], functions(X[1:2]), atol=1e-6))
+
+# %% [markdown]
 # ## What is different
 #
 # | | GPflux | here |

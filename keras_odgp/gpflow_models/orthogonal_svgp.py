@@ -157,15 +157,18 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
         posterior = self.posterior(None)
         factors = posterior.prior_factors()
 
-        @tf.function(reduce_retracing=True)
+        @tf.function
         def batch_statistics(X: tf.Tensor, Y: tf.Tensor) -> Statistics:
             precision = 1.0 / self.likelihood.variance_at(X)
             return posterior.statistics(factors, X, Y - self.mean_function(X), precision)
 
-        total = None
+        compiled, total = None, None
         for X, Y in _batches(data, batch_size, self.q_mu.dtype):
             self._check_targets(Y, self.num_latent_gps)
-            total = add_statistics(total, batch_statistics(X, Y))
+            if compiled is None:  # for batches of any length
+                specs = (tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in (X, Y))
+                compiled = batch_statistics.get_concrete_function(*specs)
+            total = add_statistics(total, compiled(X, Y))
         if total is None:
             raise ValueError("Expected data with at least one batch. Got none.")
         posterior.set_optimal_q(factors, total)

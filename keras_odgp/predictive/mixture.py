@@ -144,11 +144,12 @@ class Mixture:
         self.plan(inputs)  # raises if the inputs do not fit
         key = _key(inputs)
         if key not in self._compiled:
-            self._compiled[key] = tf.function(
+            function = tf.function(
                 lambda arrays: self.by_chunks(lambda components: components, arrays)[0],
                 input_signature=[_specs(inputs)],
                 autograph=False,
             )
+            self._compiled[key] = function.get_concrete_function()  # or TensorFlow warns that many are traced
         return self._compiled[key](inputs)
 
     def parts(self, x: Any, *others: Any) -> Iterator[list[Any]]:

@@ -112,7 +112,7 @@ for name, probabilities in (("GP layer", ours), ("logistic regression", theirs))
 
 # %% [markdown]
 # As accurate as logistic regression, and more cautious: digits are nearly linear in 64 pixels, so a linear model is
-# hard to beat in NLPD here. Longer training brings the two together.
+# hard to beat in NLPD here.
 #
 # ## Who knows what it does not know
 #

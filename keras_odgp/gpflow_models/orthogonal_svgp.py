@@ -96,19 +96,7 @@ class OrthogonalSVGP(gpflow.models.GPModel, gpflow.models.training_mixins.Extern
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> OrthogonalPosterior:
         """The posterior, by default with its factors computed, for fast predictions."""
-        return OrthogonalPosterior(
-            self.kernel,
-            self.inducing_variable,
-            self.q_mu,
-            self.q_sqrt,
-            self.orthogonal_inducing_variable,
-            self.orthogonal_q_mu,
-            self.orthogonal_q_sqrt,
-            whiten=self.whiten,
-            orthogonal_covariance=self.orthogonal_covariance,
-            mean_function=self.mean_function,
-            precompute_cache=precompute_cache,
-        )
+        return OrthogonalPosterior.of(self, mean_function=self.mean_function, precompute_cache=precompute_cache)
 
     @check_shapes("return: []")
     def prior_kl(self) -> tf.Tensor:

@@ -126,18 +126,7 @@ class OrthogonalGPLayer(GPLayer):
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> OrthogonalPosterior:
         """The posterior, without mean function, by default with its factors computed, for fast predictions."""
-        return OrthogonalPosterior(
-            self.kernel,
-            self.inducing_variable,
-            self.q_mu,
-            self.q_sqrt,
-            self.orthogonal_inducing_variable,
-            self.orthogonal_q_mu,
-            self.orthogonal_q_sqrt,
-            whiten=self.whiten,
-            orthogonal_covariance=self.orthogonal_covariance,
-            precompute_cache=precompute_cache,
-        )
+        return OrthogonalPosterior.of(self, precompute_cache=precompute_cache)
 
     def predict(
         self, inputs: Any, *, full_cov: bool = False, full_output_cov: bool = False

@@ -119,6 +119,22 @@ class OrthogonalPosterior(AbstractPosterior):
         if precompute_cache is not None:
             self.update_cache(PrecomputeCacheType(precompute_cache))
 
+    @classmethod
+    def of(cls, owner: Any, **options: Any) -> OrthogonalPosterior:
+        """The posterior of a model, a layer or another posterior, whose parameters it shares."""
+        return cls(
+            owner.kernel,
+            owner.inducing_variable,
+            owner.q_mu,
+            owner.q_sqrt,
+            owner.orthogonal_inducing_variable,
+            owner.orthogonal_q_mu,
+            owner.orthogonal_q_sqrt,
+            whiten=owner.whiten,
+            orthogonal_covariance=owner.orthogonal_covariance,
+            **options,
+        )
+
     @property
     def q(self) -> Variational:
         """The variational distribution, as tensors."""

@@ -65,21 +65,9 @@ class CachedLayer(_Cached):
     """The factors of one GP layer."""
 
     def __init__(self, layer: OrthogonalGP) -> None:
-        of = layer.posterior
-        super().__init__(layer, of.parameters)
+        super().__init__(layer, layer.posterior.parameters)
         with tf.init_scope(), float_context(layer.compute_dtype):
-            self.posterior = OrthogonalPosterior(
-                of.kernel,
-                of.inducing_variable,
-                of.q_mu,
-                of.q_sqrt,
-                of.orthogonal_inducing_variable,
-                of.orthogonal_q_mu,
-                of.orthogonal_q_sqrt,
-                whiten=of.whiten,
-                orthogonal_covariance=of.orthogonal_covariance,
-                precompute_cache="variable",
-            )
+            self.posterior = OrthogonalPosterior.of(layer.posterior, precompute_cache="variable")
 
     def _update(self) -> None:
         self.posterior.update_cache()

@@ -20,6 +20,13 @@ def save_weights_to_buffer(model: keras.Model, buffer: Any) -> None:
     store.close()
 
 
+def safe_mode() -> Any:
+    """A scope in which files cannot run code, even if the process has allowed it, to which Keras's argument yields."""
+    from keras.src.saving import serialization_lib  # noqa: PLC0415
+
+    return serialization_lib.SafeModeScope(True)
+
+
 def flatten_layers(model: keras.Model) -> Iterator[keras.Layer]:
     """A model and all layers within it, at any depth."""
     return model._flatten_layers()

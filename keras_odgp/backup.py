@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,14 @@ class BackupAndRestore(keras.callbacks.Callback):
     (That of Keras writes over the weights, and the epoch into a second file: a kill between them makes an epoch count
     twice.) A damaged backup is refused, before the model has changed.
 
-    Training goes on as if nothing had happened, to the last bit, if nothing else is random: `shuffle` of `fit` is, so
-    give data in the order in which they are to be used, with `shuffle=False`, or a data set that is shuffled by seed.
+    Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
+    `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
+    data set shuffled with a seed and `reshuffle_each_iteration=False`; `EarlyStopping`, `ReduceLROnPlateau` and
+    `NaturalGradient` start anew.
 
     Args:
-        backup_dir: Directory of the backup, for this training alone.
-        delete_checkpoint: Whether to delete it when training has ended. Defaults to True.
+        backup_dir: Directory of the backup, on this machine's file systems, for this training alone.
+        delete_checkpoint: Whether to delete the backup when training has ended. Defaults to True.
 
     Example:
 
@@ -45,6 +46,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         super().__init__()
         if not backup_dir:
             raise ValueError(f"Expected a directory for the backup. Got: {backup_dir!r}.")
+        files.check_local(backup_dir)
         self.backup_dir = Path(backup_dir)
         self.delete_checkpoint = delete_checkpoint
 
@@ -58,16 +60,17 @@ class BackupAndRestore(keras.callbacks.Callback):
         if not self._path.exists():
             return
         epoch = files.read_note(self._path)["epoch"]
-        if self.model.optimizer is not None and not self.model.optimizer.built:
-            self.model.optimizer.build(self.model.trainable_variables)
         files.load_weights(self.model, self._path)
         set_initial_epoch(self.model, epoch)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        set_initial_epoch(self.model, None)  # Keras keeps it: the next `fit` would leave out its first epochs
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         os.makedirs(self.backup_dir, exist_ok=True)
         files.save_weights(self.model, self._path, note={"epoch": epoch + 1})
 
     def on_train_end(self, logs: Any = None) -> None:
-        set_initial_epoch(self.model, None)  # Keras keeps it: the next `fit` would leave out its first epochs
+        set_initial_epoch(self.model, None)  # if no epoch was left to train
         if self.delete_checkpoint:
-            shutil.rmtree(self.backup_dir, ignore_errors=True)
+            self._path.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_odgp._private import save_weights_to_buffer
+from keras_odgp._private import safe_mode, save_weights_to_buffer
 
 __all__ = ["DamagedFileError", "load_model", "load_weights", "read_note", "save_model", "save_weights"]
 
@@ -98,7 +98,8 @@ def load_model(path: Any, **kwargs: Any) -> keras.Model:
             "`keras.saving.load_model`."
         )
     read_note(path)
-    return keras.saving.load_model(path, **{**kwargs, "safe_mode": True})
+    with safe_mode():
+        return keras.saving.load_model(path, **{**kwargs, "safe_mode": True})
 
 
 def save_weights(model: keras.Model, path: Any, note: Any = None) -> None:
@@ -129,7 +130,7 @@ def load_weights(model: keras.Model, path: Any) -> None:
     """Loads all weights that `save_weights` saved, or none: if there is an error, the model stays as it was.
 
     Args:
-        model: A built Keras model.
+        model: A built Keras model. Its optimizer, if it has one, is built if need be: else its state would be left out.
         path: The file.
 
     Raises:
@@ -146,6 +147,8 @@ def load_weights(model: keras.Model, path: Any) -> None:
     """
     _check_suffix(path, ".weights.h5")
     read_note(path)
+    if getattr(model, "optimizer", None) is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     with _restored_on_error(model):
         model.load_weights(path)
 
@@ -186,6 +189,13 @@ def read_note(path: Any) -> Any:
 def _check_suffix(path: Any, suffix: str) -> None:
     if not str(path).endswith(suffix):
         raise ValueError(f"Expected a path that ends in {suffix!r}. Got: {str(path)!r}.")
+    check_local(path)
+
+
+def check_local(path: Any) -> None:
+    """Raises an error for addresses, which would be taken for names of folders."""
+    if "://" in str(path):
+        raise ValueError(f"Expected a path on a file system of this machine. Got an address: {str(path)!r}.")
 
 
 class _MemoryFile(io.BytesIO):
@@ -198,17 +208,18 @@ class _MemoryFile(io.BytesIO):
 def _replace(path: Any, content: bytes, note: Any = None) -> None:
     """Writes a file beside the previous one, and puts it in its place once it is on the disk."""
     target = Path(os.path.realpath(path))  # what a link points to, not the link
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(beside, "xb") as file:
             file.write(content + _seal(content, note))
             file.flush()
-            os.fsync(handle)
-        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
-        os.replace(name, target)
+            os.fsync(file.fileno())
+        if target.exists():
+            beside.chmod(target.stat().st_mode & 0o777)
+        os.replace(beside, target)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            beside.unlink()
         raise
     _sync(target.parent)  # so that the new name survives a loss of power, too
 
@@ -217,13 +228,6 @@ def _seal(content: bytes, note: Any) -> bytes:
     text = json.dumps(note).encode()
     text += len(text).to_bytes(LENGTH_SIZE, "big")
     return text + hashlib.sha256(content + text).digest() + MAGIC
-
-
-def _usual_mode() -> int:
-    """Permissions that a new file gets; those of temporary files are narrower."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _sync(folder: Path) -> None:

@@ -43,11 +43,12 @@ class _Named(NamedTuple):
     sign: int = 0  # of f in the exponent of the density, if its link is the exponential function
 
 
+LARGEST_MEAN = 1e4  # to which float32 still adds a difference of 1e-3
 LARGEST_EXPONENT = 20.0  # a rate of 5e8, whose square float32 still has, and Adam forgets in time
 
 _NAMED = {
-    "gaussian": _Named(lambda _: gpflow.likelihoods.Gaussian(Dispersion()), "GaussianLikelihood"),
-    "student_t": _Named(lambda _: gpflow.likelihoods.StudentT(Dispersion()), "StudentTLikelihood"),
+    "gaussian": _Named(lambda _: gpflow.likelihoods.Gaussian(Dispersion()), "GaussianLikelihood", tf.math.is_finite),
+    "student_t": _Named(lambda _: gpflow.likelihoods.StudentT(Dispersion()), "StudentTLikelihood", tf.math.is_finite),
     "gamma": _Named(
         lambda _: gpflow.likelihoods.Gamma(shape=Dispersion()),
         "GammaLikelihood",
@@ -123,17 +124,22 @@ class OutputLikelihood:
         A rate, or an inverse scale, above exp(20) grows like the logarithm of its exponent: a step that goes far too
         far then gives a large loss and a gradient back, not infinity.
         """
-        return self._with_targets("variational_expectations", y, self._bound_exponent(tf.convert_to_tensor(output)))
+        output = tf.convert_to_tensor(output)
+        message = "The output of the model is not finite. Look for NaN in its inputs, or lower the learning rate."
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(output)), [message])]):
+            return self._with_targets("variational_expectations", y, self._bound_exponent(output))
 
     def _bound_exponent(self, output: tf.Tensor) -> tf.Tensor:
-        """The output with variances such that exp of `sign * mean + variance / 2` is tame above a bound."""
+        """The output with moments such that exp of `sign * mean + variance / 2` is tame above a bound."""
         if self._named is None or not self._named.sign or len(output.shape) < 2:
             return output
         mean, variance, *dispersion = tf.unstack(output, axis=-1)
+        beyond = tf.nn.relu(tf.abs(mean) - LARGEST_MEAN)
+        mean = tf.clip_by_value(mean, -LARGEST_MEAN, LARGEST_MEAN) + tf.sign(mean) * tf.math.log1p(beyond)
         exponent = self._named.sign * mean + 0.5 * variance
         excess = tf.nn.relu(exponent - LARGEST_EXPONENT)
-        bounded = variance + 2.0 * (tf.math.log1p(tf.math.log1p(excess)) - excess)
-        return tf.stack([mean, bounded, *dispersion], axis=-1)
+        bounded = tf.minimum(exponent, LARGEST_EXPONENT) + tf.math.log1p(tf.math.log1p(excess))
+        return tf.stack([mean, 2.0 * (bounded - self._named.sign * mean), *dispersion], axis=-1)
 
     def log_density(self, y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Logarithm of the predictive density of targets, summed over units: shape `[...]`."""

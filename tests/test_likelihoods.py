@@ -168,7 +168,7 @@ def test_exponential_links_are_exact_below_the_bound_and_tame_above(name):
         output = tf.stack([sign * (exponent - 0.5), tf.ones_like(exponent), *[tf.ones_like(exponent)] * (columns - 2)])
         return likelihood.variational_expectations(y, tf.reshape(output, [1, 1, columns]))[0]
 
-    below, at, above = (tf.constant(v, tf.float64) for v in (3.0, 20.0, 1e6))
+    below, at, above = (tf.constant(v, tf.float64) for v in (3.0, 20.0, 1e3))
     exact = {"poisson": lambda z: z - 0.5 - tf.exp(z), "exponential": lambda z: z - 0.5 - tf.exp(z)}
     exact["gamma"] = exact["exponential"]
     np.testing.assert_allclose(value(below), exact[name](below), rtol=1e-12)
@@ -180,4 +180,17 @@ def test_exponential_links_are_exact_below_the_bound_and_tame_above(name):
         assert np.isfinite(result)
         slopes.append(tape.gradient(result, exponent))
     # Above, exp(20) (1 + log(1 + z - 20)) instead of exp(z); the density has z itself, too.
-    np.testing.assert_allclose(slopes, [1.0 - np.exp(20.0), 1.0 - np.exp(20.0) / (1.0 + 1e6 - 20.0)], rtol=1e-9)
+    np.testing.assert_allclose(slopes, [1.0 - np.exp(20.0), 1.0 - np.exp(20.0) / (1.0 + 1e3 - 20.0)], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["poisson", "exponential", "gamma"])
+@pytest.mark.parametrize("moments", [(1e3, 1.0), (1e8, 1.0), (0.0, 1e8), (0.0, 1e16), (1e8, 1e16)])
+def test_absurd_moments_have_a_gradient_that_leads_back_in_float32(name, moments):
+    sign = 1.0 if name == "poisson" else -1.0
+    output = tf.constant([sign * moments[0], moments[1], *[1.0] * (name == "gamma")], tf.float32)[None, None]
+    with tf.GradientTape() as tape:
+        tape.watch(output)
+        value = OutputLikelihood(name).variational_expectations(tf.constant([[2.0]], tf.float32), output)
+    gradient = tape.gradient(value, output).numpy()[0, 0]
+    assert np.isfinite(value) and value < -1e6
+    assert np.isfinite(gradient).all() and sign * gradient[0] < 0.0 and gradient[1] < 0.0

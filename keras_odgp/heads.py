@@ -141,6 +141,13 @@ class Sites(NamedTuple):
     precision: tf.Tensor
     num_data: tf.Tensor
 
+    def weighted(self, weights: tf.Tensor) -> Sites:
+        """Sites that count as often as weights `[...]` say, which may lack the last axes."""
+        weights = tf.cast(weights, self.precision.dtype)
+        for _ in range(len(self.precision.shape) - len(weights.shape)):
+            weights = weights[..., None]
+        return self._replace(precision=weights * self.precision)
+
 
 def gaussian_sites(y: Any, output: tf.Tensor) -> Sites:
     """The likelihood itself where it is Gaussian, for an output with the variance of the noise as third column."""

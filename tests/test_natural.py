@@ -79,10 +79,10 @@ def as_gpflow(layer, likelihood):
     )
 
 
-def optimum(layer, noise, y):
+def optimum(layer, noise, y, x=X):
     """The posterior with q from GPflow's side; noise shared by all outputs."""
     model = as_gpflow(layer, gpflow.likelihoods.Gaussian(float(noise.variance.numpy().flat[0])))
-    model.set_optimal_q((X, y))
+    model.set_optimal_q((x, y))
     return model.posterior(None)
 
 
@@ -116,6 +116,23 @@ def test_one_full_step_is_the_closed_form(callback, num_outputs, options):
     full = {"damping": 1.0} if callback is ClosedFormUpdate else {"gamma": 1.0, "warmup": 0}
     fit(model, X, y, callback(X, y, every=1, batch_size=1000, **full))
     assert_equal_q(layer.posterior, optimum(layer, noise, y), 1e-8 if callback is ClosedFormUpdate else 1e-6)
+
+
+@pytest.mark.parametrize("callback", [ClosedFormUpdate, NaturalGradient])
+@pytest.mark.parametrize("form", ["arrays", "dataset", "column"])
+@pytest.mark.usefixtures("eagerly")
+def test_a_weight_counts_as_so_many_examples(callback, form):
+    y, times = Y[:, :1], np.random.default_rng(0).integers(1, 4, size=NUM_DATA)
+    model = make(gp(), GaussianLikelihood())
+    layer, noise = model.layers
+    disturb(layer)
+    full = {"damping": 1.0} if callback is ClosedFormUpdate else {"gamma": 1.0, "warmup": 0}
+    data = (X, y, times[:, None] if form == "column" else times)
+    if form == "dataset":
+        data = (tf.data.Dataset.from_tensor_slices(data).batch(NUM_DATA),)
+    fit(model, X, y, callback(*data, **full))
+    expected = optimum(layer, noise, np.repeat(y, times, axis=0), np.repeat(X, times, axis=0))
+    assert_equal_q(layer.posterior, expected, 1e-6)
 
 
 @pytest.mark.usefixtures("eagerly")

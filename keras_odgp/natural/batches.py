@@ -13,7 +13,7 @@ FEW, BATCH_SIZE_OF_MANY = 8192, 2048  # sums over few data are exact; those over
 
 
 class Batches(NamedTuple):
-    """Batches of inputs and targets.
+    """Batches of inputs, targets and, where examples have them, weights.
 
     Attributes:
         endless: Without end; of arrays in random order, and all of one size.
@@ -26,21 +26,27 @@ class Batches(NamedTuple):
     fraction: float | None
 
 
-def batches_of(x: Any, y: Any, batch_size: int | None, seed: int | None) -> Batches:
+def batches_of(x: Any, y: Any, batch_size: int | None, seed: int | None, sample_weight: Any = None) -> Batches:
     """Batches of arrays, by default one of all data if they are few; or those of a dataset."""
     if isinstance(x, tf.data.Dataset):
-        if y is not None:
-            raise ValueError("Expected targets within the dataset. Got a dataset as `x`, and `y` beside it.")
+        if y is not None or sample_weight is not None:
+            raise ValueError(
+                "Expected targets and weights within the dataset. Got a dataset as `x`, and `y` or `sample_weight` "
+                "beside it."
+            )
         size = int(x.cardinality())
         return Batches(x.repeat(), *((x, 1.0 / max(size, 1)) if size >= 0 else (None, None)))
     if y is None:
         raise ValueError("Expected targets `y` beside the inputs `x`, or a dataset with both. Got no targets.")
     if batch_size is not None:
         check_count("batch_size", batch_size)
-    arrays = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
+    given = (x, y) if sample_weight is None else (x, y, sample_weight)
+    arrays = keras.tree.map_structure(tf.convert_to_tensor, given)
     sizes = {array.shape[0] if array.shape.rank else -1 for array in keras.tree.flatten(arrays)}
     if len(sizes) != 1 or min(sizes) < 1:
-        raise ValueError(f"Expected arrays of equal length as inputs and targets. Got lengths {sorted(sizes)}.")
+        raise ValueError(
+            f"Expected arrays of equal length as inputs, targets and weights. Got lengths {sorted(sizes)}."
+        )
     (size,) = sizes
     batch_size = min(batch_size or (size if size <= FEW else BATCH_SIZE_OF_MANY), size)
     rows = tf.data.Dataset.range(size)
@@ -56,9 +62,9 @@ def batches_of(x: Any, y: Any, batch_size: int | None, seed: int | None) -> Batc
     )
 
 
-def inputs_and_targets(element: Any) -> tuple[Any, Any]:
-    """Inputs and targets of an element of a dataset."""
-    inputs, targets, _ = keras.utils.unpack_x_y_sample_weight(element)
+def unpack(element: Any) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights (None where there are none) of an element of a dataset."""
+    inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(element)
     if targets is None:
         raise ValueError("Expected a dataset of pairs of inputs and targets. Got one without targets.")
-    return inputs, targets
+    return inputs, targets, weights

@@ -32,13 +32,24 @@ class Head:
         self._running = Statistics(*(tf.Variable(tf.zeros_like(part)) for part in self._present))
         self._count = tf.Variable(tf.zeros([], layer.compute_dtype))
 
-    def update(self, inputs: tf.Tensor, y: tf.Tensor, output: tf.Tensor, *, decay: tf.Tensor, rate: tf.Tensor) -> None:
+    def update(
+        self,
+        inputs: tf.Tensor,
+        y: tf.Tensor,
+        weights: tf.Tensor | None,
+        output: tf.Tensor,
+        *,
+        decay: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> None:
         """Adds a batch to the running sums, and moves q towards its optimum under them."""
         layer = self.layer
         output, decay, rate = (tf.cast(part, layer.compute_dtype) for part in (output, decay, rate))
         with float_context(layer.compute_dtype):
             factors = layer.posterior.prior_factors()
         sites = self._sites(y, output)
+        if weights is not None:
+            sites = sites.weighted(weights)
         count = self._count.assign(decay * self._count + sites.num_data)
         # The less the divergence counts, the more do the data: with a KL warm-up q is the optimum of the warmed loss.
         kl_weight = tf.maximum(tf.cast(tf.convert_to_tensor(layer.kl_weight), count.dtype), SMALLEST_KL_WEIGHT)

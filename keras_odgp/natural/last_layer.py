@@ -15,18 +15,20 @@ from keras_odgp.checks import check_count
 from keras_odgp.heads import call_recording, flatten_targets
 from keras_odgp.layers import OrthogonalGP
 from keras_odgp.likelihoods import OutputLikelihood
-from keras_odgp.natural.batches import batches_of, inputs_and_targets
+from keras_odgp.natural.batches import batches_of, unpack
 from keras_odgp.natural.head import Head
 
 
 class LastLayerUpdate(keras.callbacks.Callback):
     """Updates q of the last GP layer from batches of its own, and keeps the optimiser away from it."""
 
-    def __init__(self, x: Any, y: Any, batch_size: int | None, every: int, seed: int | None) -> None:
+    def __init__(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, every: int, seed: int | None
+    ) -> None:
         super().__init__()
         check_count("every", every)
         self.every = int(every)
-        self._batches = batches_of(x, y, batch_size, seed)
+        self._batches = batches_of(x, y, batch_size, seed, sample_weight)
         self._heads: list[Head] = []
         self._taken_out: list[keras.Variable] = []
         self._num_steps = self._num_updates = 0
@@ -34,7 +36,7 @@ class LastLayerUpdate(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._put_back()  # after training that was interrupted
         self._iterator = iter(self._batches.endless)
-        few = keras.tree.map_structure(lambda part: part[:8], inputs_and_targets(next(iter(self._batches.endless)))[0])
+        few = keras.tree.map_structure(lambda part: part[:8], unpack(next(iter(self._batches.endless)))[0])
         heads, likelihood = self._find_heads(few)
         self._heads = [Head(layer, index, likelihood) for layer, index in heads.items() if _has_trainable_q(layer)]
         if not self._heads:
@@ -82,11 +84,15 @@ class LastLayerUpdate(keras.callbacks.Callback):
         raise NotImplementedError
 
     def _update(self, iterator: Any, decay: tf.Tensor, rate: tf.Tensor) -> None:
-        inputs, targets = inputs_and_targets(iterator.get_next())
+        inputs, targets, weights = unpack(iterator.get_next())
         outputs, reached = call_recording(self.model, inputs, self._answers)
         targets = flatten_targets(self.model, targets)
+        weights = (
+            [weights] * len(targets) if not keras.tree.is_nested(weights) else flatten_targets(self.model, weights)
+        )
         for head in self._heads:
-            head.update(reached[head.layer], targets[head.index], outputs[head.index], decay=decay, rate=rate)
+            data = (reached[head.layer], targets[head.index], weights[head.index], outputs[head.index])
+            head.update(*data, decay=decay, rate=rate)
 
     def _take_out(self) -> None:
         """Makes q not trainable. The optimiser gets its slots for it before, for training without the callback."""

@@ -43,7 +43,9 @@ class ClosedFormUpdate(LastLayerUpdate):
 
     Args:
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
-        y: Targets, as given to `fit`. Weights of examples are not used.
+        y: Targets, as given to `fit`.
+        sample_weight: Weights of the examples, as given to `fit`, or as within the dataset. The callback sees nothing
+            of `class_weight`: give the weight of each example's class here. Defaults to None.
         damping: By how much an update moves q towards the optimum, in natural parameters, up to 1. Defaults to 1 where
             the sums are exact, because a batch has all data and no hidden GP layer draws samples, otherwise to 0.5.
         every: Number of training steps (of executions, if the model was compiled with `steps_per_execution`) from one
@@ -73,6 +75,7 @@ class ClosedFormUpdate(LastLayerUpdate):
         self,
         x: Any,
         y: Any = None,
+        sample_weight: Any = None,
         *,
         damping: float | None = None,
         every: int = 1,
@@ -80,7 +83,7 @@ class ClosedFormUpdate(LastLayerUpdate):
         batch_size: int | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(x, y, batch_size, every, seed)
+        super().__init__(x, y, sample_weight, batch_size, every, seed)
         if damping is not None:
             _check_step("damping", damping)
         if decay is not None and not 0.0 <= decay < 1.0:
@@ -142,7 +145,9 @@ class NaturalGradient(LastLayerUpdate):
 
     Args:
         x: Inputs, as given to `fit`, or a `tf.data.Dataset` of batches of inputs and targets.
-        y: Targets, as given to `fit`. Weights of examples are not used.
+        y: Targets, as given to `fit`.
+        sample_weight: Weights of the examples, as given to `fit`, or as within the dataset. The callback sees nothing
+            of `class_weight`: give the weight of each example's class here. Defaults to None.
         gamma: Step size, up to 1, with which a Gaussian likelihood is done in one step. The noise of batches grows
             with it. Defaults to 0.5.
         warmup: Number of updates until the step size is `gamma`. Defaults to 20.
@@ -175,6 +180,7 @@ class NaturalGradient(LastLayerUpdate):
         self,
         x: Any,
         y: Any = None,
+        sample_weight: Any = None,
         *,
         gamma: float = 0.5,
         warmup: int = 20,
@@ -183,7 +189,7 @@ class NaturalGradient(LastLayerUpdate):
         batch_size: int | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(x, y, batch_size, every, seed)
+        super().__init__(x, y, sample_weight, batch_size, every, seed)
         _check_step("gamma", gamma)
         _check_step("initial_gamma", initial_gamma)
         check_count("warmup", warmup, least=0)

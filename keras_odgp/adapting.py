@@ -94,7 +94,8 @@ def _batches_of(x: Any, y: Any, batch_size: int) -> Batches:
     structure = keras.tree.map_structure(np.asarray, x if y is None else (x, y))
     sizes = {array.shape[0] if array.ndim else -1 for array in keras.tree.flatten(structure)}
     if len(sizes) != 1 or -1 in sizes:
-        raise ValueError(f"Expected arrays of equal length as inputs and targets. Got lengths {sorted(sizes)}.")
+        what = "lists: use `np.asarray`" if -1 in sizes else f"lengths {sorted(sizes)}"
+        raise ValueError(f"Expected arrays of equal length as inputs and targets. Got {what}.")
     (size,) = sizes
 
     def iterate() -> Iterator[tuple[Any, Any]]:

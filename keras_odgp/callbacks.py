@@ -47,7 +47,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     - `<layer>/variance`, `<layer>/scale` or `<layer>/shape`: the dispersion of a likelihood layer;
     - `predictive`: with `image_data`, an image of the predictive distribution (see `keras_odgp.plot_predictive`).
 
-    Layers within layers are found too. Needs the package tensorboard: `pip install "keras_odgp[tensorboard]"`.
+    Layers within layers are found too. Needs the package tensorboard: `pip install tensorboard`.
 
     Args:
         log_dir: Directory of the logs. Defaults to `"logs"`.
@@ -56,7 +56,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         image_data: For a model with one input of one or two columns, data `(x, y)`, or inputs `x` alone, to draw the
             predictive over: the image spans the range of `x` and somewhat more, and shows up to 500 data. A callback
             does not see the data of `fit`, so without it there is no image. Needs the package matplotlib:
-            `pip install "keras_odgp[plots]"`. Defaults to None.
+            `pip install matplotlib`. Defaults to None.
         num_samples: Number of samples of the hidden layers in the image. Defaults to 64.
         **kwargs: Arguments of `keras.callbacks.TensorBoard`.
 
@@ -72,9 +72,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self, log_dir: Any = "logs", *, gp_freq: int = 1, image_data: Any = None, num_samples: int = 64, **kwargs: Any
     ) -> None:
         if importlib.util.find_spec("tensorboard") is None:
-            raise ImportError(
-                'Logs need the package tensorboard, which is not installed: `pip install "keras_odgp[tensorboard]"`.'
-            )
+            raise ImportError("Logs need the package tensorboard, which is not installed: `pip install tensorboard`.")
         check_count("gp_freq", gp_freq, 0)
         check_count("num_samples", num_samples, 1)
         super().__init__(log_dir=log_dir, **kwargs)
@@ -150,9 +148,7 @@ class KLWarmup(keras.callbacks.Callback):
 
 def _check_image_data(data: Any) -> tuple[np.ndarray, np.ndarray | None]:
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(
-            'Images need the package matplotlib, which is not installed: `pip install "keras_odgp[plots]"`.'
-        )
+        raise ImportError("Images need the package matplotlib, which is not installed: `pip install matplotlib`.")
     x, y = data if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
     x, y = np.asarray(x), None if y is None else np.asarray(y)
     if x.ndim != 2 or x.shape[1] not in GRID_SIZES or len(x) == 0 or (y is not None and len(y) != len(x)):

@@ -224,10 +224,10 @@ def test_nothing_is_computed_unless_asked_for(tmp_path, monkeypatch):
 
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"keras_odgp\[tensorboard\]"):
+    with pytest.raises(ImportError, match="pip install tensorboard"):
         callbacks.TensorBoard()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else True)
-    with pytest.raises(ImportError, match=r"keras_odgp\[plots\]"):
+    with pytest.raises(ImportError, match="pip install matplotlib"):
         callbacks.TensorBoard(image_data=make_data())
 
 

@@ -29,7 +29,8 @@ plt.style.use("tableau-colorblind10")
 # ## Two classes
 #
 # `NaturalGradient` is optional: it trains the distribution of the last GP layer by natural gradients, which need few
-# steps, and leaves the rest to Adam.
+# steps, and leaves the rest to Adam. With weighted examples give it the `sample_weight` of `fit`, or of `class_weight` the
+# weight of each example's class.
 
 # %%
 x, y = make_moons(300, noise=0.2, random_state=0)
@@ -80,7 +81,7 @@ _ = axes[0].legend(loc="lower left")
 # ## Ten classes
 #
 # Handwritten digits of 8 by 8 pixels, against logistic regression on the same split. Ten latent functions share kernel
-# and features, so ten classes cost little more than one.
+# and features, so that all that is costly in a step is done once for all of them.
 
 # %%
 pixels, labels = load_digits(return_X_y=True)

@@ -149,11 +149,11 @@ print(f"saved and loaded again, predictions differ by {np.abs(difference).max():
 #
 # **Mean functions.** A hidden layer starts as its mean function plus a small GP. The default, `mean_function="auto"`, is
 # the identity, or the leading principal components where the layer has fewer units than inputs. With a mean of zero all
-# inputs start at the same point, and training is slow: in trials on two data sets (energy and yacht, 12 CPU seconds,
-# one seed) the test NLPD was 0.22 and -0.04 without mean function, and -0.92 and -1.44 with the identity.
+# inputs start at the same point, and training is slow: in trials on two data sets (UCI's energy and yacht, 12 CPU
+# seconds, one seed) the test NLPD was 0.22 and -0.04 without mean function, and -0.92 and -1.44 with the identity.
 #
-# **How many layers.** Begin with one. In the same trials two layers were better than one on yacht and concrete, worse on
-# energy, and three were behind two at equal time.
+# **How many layers.** Begin with one. In such trials two layers were better than one on yacht and concrete, worse on
+# energy, and three were behind two at equal time; other data will differ.
 #
 # **How many samples.** One per datum in training: four took so much longer that they lost at equal time. For prediction,
 # 64; 8 where it must be fast. To train on S samples of each datum nevertheless, put `keras.layers.RepeatVector(S)` in

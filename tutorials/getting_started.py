@@ -21,7 +21,7 @@ plt.style.use("tableau-colorblind10")
 #
 # A wave with noise, and a gap in which there are no data. Inputs and targets are standardised, because all start values
 # assume that: in your own work, `sklearn.preprocessing.StandardScaler` does it for inputs and for targets, or
-# `keras.layers.Normalization` does it for inputs inside the model.
+# `keras.layers.Normalization` does it for inputs inside the model (call its own `adapt(x)` first, then `odgp.adapt`).
 
 # %%
 rng = np.random.default_rng(0)
@@ -115,7 +115,8 @@ print(f"in the 95 % band: {odgp.metrics.coverage(y_test, mean, variance, level=0
 # ## Save and load
 #
 # `model.save` and `keras.saving.load_model` work as for every Keras model. Only the import of `keras_odgp` must come
-# before loading, so that Keras knows the layers.
+# before loading, so that Keras knows the layers. `odgp.files.save_model` and `load_model` do the same with files that a full
+# disk or a kill cannot spoil.
 
 # %%
 model.save("gp.keras")
@@ -126,7 +127,8 @@ print("largest difference:", np.abs(loaded.predict(grid, verbose=0)["mean"] - ou
 # ## Serve
 #
 # `export` writes a SavedModel: TensorFlow alone loads and runs it, without Keras, GPflow or this library, in Python, in
-# TensorFlow Serving or in C++. The endpoint `serve` returns mean and variance of y.
+# TensorFlow Serving or in C++. The endpoint `serve` returns mean and variance of y, for inputs of type float32 that are
+# scaled as in training. Export the `Predictive`: the model itself, if it is deep, would serve one random draw.
 
 # %%
 predictive.export("served_gp", verbose=False)

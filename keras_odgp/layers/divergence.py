@@ -70,7 +70,7 @@ class DivergenceLayer(AdoptingLayer):
             )
             if training:
                 raise ValueError(message)
-            warnings.warn(f"{message} Until then its loss is infinite; predictions are right.", stacklevel=2)
+            warnings.warn(f"{message} Until then its loss is not finite; predictions are right.", stacklevel=2)
         self.kl_metric.update_state(kl)
         # Keras adds losses without casting them, and its own are of this dtype.
         self._kl_term = tf.cast(self.kl_weight * kl / self._num_data_weight, keras.config.floatx())

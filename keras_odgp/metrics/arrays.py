@@ -158,7 +158,7 @@ def plot_calibration(y: Any, mean: Any, variance: Any, ax: Any = None, *, num_le
     """Draws the fraction of targets in central intervals against the level of the intervals.
 
     A curve below the diagonal shows predictions that are too sure, one above it predictions that are too cautious.
-    Needs matplotlib: `pip install "keras_odgp[plots]"`.
+    Needs matplotlib: `pip install matplotlib`.
 
     Args:
         y: Targets, `[N]` or `[N, units]`.
@@ -183,9 +183,7 @@ def plot_calibration(y: Any, mean: Any, variance: Any, ax: Any = None, *, num_le
         try:
             from matplotlib import pyplot  # noqa: PLC0415  (an optional dependency)
         except ImportError as error:
-            raise ImportError(
-                'Plots need matplotlib, which is not installed: `pip install "keras_odgp[plots]"`.'
-            ) from error
+            raise ImportError("Plots need matplotlib, which is not installed: `pip install matplotlib`.") from error
         ax = pyplot.figure().add_subplot()
     ends = (0.0, 1.0)
     ax.plot(ends, ends, color="grey", linestyle="--", label="perfectly calibrated")

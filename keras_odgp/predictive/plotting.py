@@ -16,7 +16,7 @@ def plot_predictive(predictive: Predictive, x: Any, y: Any = None, ax: Any = Non
 
     One input: mean and a band of two standard deviations, noise included, for each unit. Two inputs: the mean as
     filled contours and the standard deviation in a panel beside it, or as labelled lines over the mean if one `ax`
-    is given; of the first unit. Needs the package matplotlib: `pip install "keras_odgp[plots]"`.
+    is given; of the first unit. Needs the package matplotlib: `pip install matplotlib`.
 
     Args:
         predictive: A `Predictive`.
@@ -43,7 +43,7 @@ def plot_predictive(predictive: Predictive, x: Any, y: Any = None, ax: Any = Non
         import matplotlib.pyplot as plt  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(
-            'Pictures need the package matplotlib, which is not installed: `pip install "keras_odgp[plots]"`.'
+            "Pictures need the package matplotlib, which is not installed: `pip install matplotlib`."
         ) from error
     x = np.asarray(x)
     if x.ndim != 2 or x.shape[1] not in (1, 2):

@@ -10,7 +10,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do $$p -c '$(SUPPORTED)' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test stress test-oldest test-newest lint docs bench clean
+.PHONY: demo test stress test-oldest test-newest newest lint docs bench clean
 
 demo: $(STAMP)  ## run the main example on data that comes with it
 	$(BIN)/python -m tutorials deep_regression fourier_spectra one_dimensional --output build/demo
@@ -27,7 +27,7 @@ stress: $(STAMP)  ## run the torture in full and write its table into docs/relia
 test-oldest: .venv-oldest/.installed  ## run the tests with the oldest versions that pyproject.toml admits
 	.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-newest: .venv-newest/.installed  ## run the tests with the newest versions there are
+test-newest: newest  ## run the tests with the newest versions there are
 	.venv-newest/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(STAMP)  ## check style and types
@@ -70,7 +70,8 @@ NEWEST ?= $(shell for p in python3.12 python3.11 python3.10; do $$p -c '$(SUPPOR
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/oldest.txt -e '.[dev,plots]'
 	touch $@
 
-.venv-newest/.installed: pyproject.toml
-	test -x $(@D)/bin/python || $(NEWEST) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev,plots]'
-	touch $@
+# Without a stamp: what is newest changes while pyproject.toml does not.
+newest:
+	test -x .venv-newest/bin/python || $(NEWEST) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		-e '.[dev,plots]'

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import gpflow
 import keras
+import tensorflow as tf
 
 
 def save_weights_to_buffer(model: keras.Model, buffer: Any) -> None:
@@ -35,6 +37,25 @@ def flatten_layers(model: keras.Model) -> Iterator[keras.Layer]:
 def storage_of(variable: keras.Variable) -> Any:
     """The TensorFlow variable behind a Keras variable."""
     return variable._value
+
+
+def flag_of(variable: tf.Variable) -> bool:
+    """Whether a variable is trainable by its own flag.
+
+    That is where `gpflow.set_trainable` says so. Of a variable with copies on several devices, the public `trainable`
+    is that of the first copy, which GPflow does not change.
+    """
+    return bool(getattr(variable, "_trainable", True))
+
+
+def check_active_dims(kernel: gpflow.kernels.Kernel, parameter: gpflow.Parameter) -> None:
+    """Raises if a parameter has one value for each input, but for another number of inputs than the kernel sees."""
+    kernel._validate_ard_active_dims(parameter)
+
+
+def train_writer(board: keras.callbacks.TensorBoard) -> Any:
+    """The writer of the logs of training."""
+    return board._train_writer
 
 
 def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:

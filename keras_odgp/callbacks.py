@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_odgp._private import flatten_layers
+from keras_odgp._private import flatten_layers, train_writer
 from keras_odgp.backup import BackupAndRestore
 from keras_odgp.checks import check_count
 from keras_odgp.covariances import DiagonalCovariance
@@ -88,7 +88,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self.gp_freq and epoch % self.gp_freq == 0:
-            with self._train_writer.as_default(epoch):
+            with train_writer(self).as_default(epoch):
                 for tag, value in _summaries(self.model, logs or {}):
                     write = self.summary.scalar if np.size(value) == 1 else self.summary.histogram
                     write(tag, np.squeeze(value), step=epoch)

@@ -41,7 +41,7 @@ def fit(
         dataset: Batches for all processes together, equal in all of them: `x, y`, or `x, y, sample_weight`. All batches
             have one size (`drop_remainder=True`), a multiple of the number of replicas.
         epochs: Number of epochs. Defaults to 1.
-        callbacks: Keras callbacks, which every process calls.
+        callbacks: Keras callbacks, which every process calls. One that stops training has to do so in all of them.
         verbose: Whether to show progress, as in Keras. Defaults to 0.
 
     Returns:
@@ -71,25 +71,40 @@ def fit(
     @tf.function
     def step(iterator: Any) -> dict[str, tf.Tensor]:
         logs = strategy.run(model.train_step, args=(next(iterator),))
+        # Read outside of the replicas, metrics are those of all data: an RMSE is not the mean of those of replicas.
+        metrics = model.get_metrics_result()
+        if metrics.keys() == logs.keys():
+            return metrics
         return {name: strategy.reduce("MEAN", value, axis=None) for name, value in logs.items()}
 
-    model.stop_training = False
+    num_steps = int(dataset.cardinality())
     calls = keras.callbacks.CallbackList(
-        list(callbacks), add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, verbose=verbose
+        list(callbacks),
+        add_history=True,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=num_steps,
+        model=model,
     )
+    model.stop_training = False
     calls.on_train_begin()
-    logs: dict[str, float] = {}
+    logs: dict[str, tf.Tensor] = {}
     for epoch in range(initial_epoch(model), epochs):
         model.reset_metrics()
         calls.on_epoch_begin(epoch)
         iterator = iter(batches)
-        for index in range(int(dataset.cardinality())):
+        for index in range(num_steps):
             calls.on_train_batch_begin(index)
-            logs = {name: float(value) for name, value in step(iterator).items()}
+            logs = step(iterator)
             calls.on_train_batch_end(index, logs)
+            if model.stop_training:
+                break
         calls.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
+    if epochs > 0 and isinstance(model.optimizer, keras.optimizers.Optimizer):
+        model.optimizer.finalize_variable_values(model.trainable_weights)  # averages, with `use_ema`
     calls.on_train_end(logs)
     return model.history
 

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_odgp._private import flag_of
+
 
 class GuardedLayer(keras.layers.Layer):
     """A layer that keeps a digest of its own weights in files, and refuses weights that are not those it saved."""
@@ -120,11 +122,11 @@ class AdoptedVariable(keras.Variable):
 
     @property
     def trainable(self) -> bool:
-        return self._trainable and (self._parameter is None or _is_trainable(self._parameter))
+        return super().trainable and (self._parameter is None or _is_trainable(self._parameter))
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
-        self._trainable = bool(value)
+        keras.Variable.trainable.fset(self, value)
 
 
 def _digest(state: dict[str, np.ndarray]) -> np.ndarray:
@@ -137,8 +139,7 @@ def _digest(state: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _is_trainable(parameter: gpflow.Parameter) -> bool:
-    # Of a variable with copies on several devices, GPflow sets the flag itself, but reads that of the first copy.
-    return bool(parameter.trainable and getattr(parameter.unconstrained_variable, "_trainable", True))
+    return bool(parameter.trainable and flag_of(parameter.unconstrained_variable))
 
 
 def _components(path: str) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 
+from keras_odgp._private import check_active_dims
 from keras_odgp.spherical.directions import split_norms
 from keras_odgp.spherical.gegenbauer import check_dimension, check_num_levels
 
@@ -61,7 +62,7 @@ class ZonalKernel(gpflow.kernels.Kernel):
         self.variance = positive_parameter("variance", variance)
         self.weight_variances = positive_parameter("weight_variances", weight_variances, max_rank=1)
         self.bias_variance = positive_parameter("bias_variance", bias_variance)
-        self._validate_ard_active_dims(self.weight_variances)
+        check_active_dims(self, self.weight_variances)
 
     @property
     def ard(self) -> bool:

@@ -35,6 +35,8 @@ def trainable() -> dict[str, Data]:
     x, y = ordinary()
     labels = (y > 0.0) * 1.0
     one_outlier = _replaced(x, (0, 0), 1e6)
+    counts = np.random.default_rng(8).poisson(np.exp(y)) * 1.0
+    positive = np.exp(y)
     return {
         "ordinary data": Data(x, y),
         "duplicated rows": Data(np.repeat(x[:4], 10, axis=0), np.repeat(y[:4], 10, axis=0)),
@@ -60,6 +62,14 @@ def trainable() -> dict[str, Data]:
         "empty class": Data(x, np.zeros_like(labels), likelihood="bernoulli"),
         "separable classes": Data(x, (x[:, :1] > 0.0) * 1.0, likelihood="bernoulli"),
         "separable classes of scale 1e8": Data(1e8 * x, (x[:, :1] > 0.0) * 1.0, likelihood="bernoulli"),
+        "three classes, one empty": Data(x, 2 * (y[:, 0] > 0.0), likelihood="softmax"),
+        "three classes, two empty": Data(x, np.full(len(x), 2), likelihood="softmax"),
+        "counts with an outlier of 1e6": Data(x, _replaced(counts, 0, 1e6), likelihood="poisson"),
+        "all counts zero": Data(x, np.zeros_like(counts), likelihood="poisson"),
+        "positive targets of scale 1e-8 (gamma)": Data(x, 1e-8 * positive, likelihood="gamma"),
+        "positive targets of scale 1e8 (gamma)": Data(x, 1e8 * positive, likelihood="gamma"),
+        "positive targets of scale 1e-8 (exponential)": Data(x, 1e-8 * positive, likelihood="exponential"),
+        "positive targets of scale 1e8 (exponential)": Data(x, 1e8 * positive, likelihood="exponential"),
     }
 
 

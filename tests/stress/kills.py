@@ -18,6 +18,24 @@ import keras_odgp
 from keras_odgp import layers, losses
 
 
+class Diary(keras.callbacks.Callback):
+    """Notes every epoch that begins, and that ends after its backup, with the number of the process."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def write(self, event: str, epoch: int) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{os.getpid()} {event} {epoch}\n")
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self.write("begin", epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self.write("end", epoch)
+
+
 def train(backup: Path | None, output: Path, num_epochs: int) -> None:
     """Trains a model of two layers, whose samples make every step random, and writes its weights."""
     rng = np.random.default_rng(0)
@@ -35,6 +53,7 @@ def train(backup: Path | None, output: Path, num_epochs: int) -> None:
     keras_odgp.adapt(model, x)
     model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=losses.VariationalLoss("gaussian"), run_eagerly=True)
     callbacks = [] if backup is None else [keras_odgp.callbacks.BackupAndRestore(backup)]
+    callbacks.append(Diary(output.with_suffix(".epochs")))
     model.fit(x, y, batch_size=16, epochs=num_epochs, shuffle=False, verbose=0, callbacks=callbacks)
     temporary = output.with_suffix(".part.npz")
     np.savez(temporary, *[np.asarray(v) for v in (*model.weights, *model.optimizer.variables)])

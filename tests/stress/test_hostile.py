@@ -25,12 +25,14 @@ class Subject:
     def __init__(self, dtype: str, depth: int, likelihood: str) -> None:
         options = {"num_inducing": 12, "num_orthogonal": 12, "num_levels": 4, "num_data": 1, "dtype": dtype}
         stack = [layers.OrthogonalGP(3, seed=1, **options) for _ in range(depth - 1)]
-        stack.append(layers.OrthogonalGP(1, seed=2, return_moments=True, **options))
-        if likelihood == "gaussian":
-            stack.append(layers.GaussianLikelihood(dtype=dtype))
+        units = 3 if likelihood == "softmax" else 1
+        stack.append(layers.OrthogonalGP(units, seed=2, return_moments=True, **options))
+        if configurations.LIKELIHOODS[likelihood] is not None:
+            stack.append(configurations.LIKELIHOODS[likelihood](dtype=dtype))
         self.model = keras.Sequential([keras.Input((hostile.NUM_INPUTS,)), *stack])
         configurations.compile_model(self.model, likelihood)
-        self.step = configurations.make_step(self.model, *hostile.ordinary())
+        example = next(data for data in TRAINABLE.values() if data.likelihood == likelihood)
+        self.step = configurations.make_step(self.model, example.x, example.y)
         self.start = [np.array(value) for value in self.state()]
 
     def state(self) -> list[np.ndarray]:

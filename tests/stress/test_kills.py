@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,29 @@ from stress.forms import IS_FULL
 import keras_odgp
 
 NUM_KILLS, NUM_EPOCHS = (10, 24) if IS_FULL else (1, 4)
+
+
+def read_diary(path):
+    """The epochs that each process began, and those that it ended, in the order of the processes."""
+    attempts = {}
+    for line in path.read_text().splitlines():
+        process, event, epoch = line.split()
+        attempts.setdefault(process, {"begin": [], "end": []})[event].append(int(epoch))
+    return list(attempts.values())
+
+
+def check_resumed(attempts, num_epochs):
+    """Each process goes on after the last epoch that was kept, or from the beginning once training is complete."""
+    assert any(attempt["begin"][0] > 0 for attempt in attempts[1:]), f"none resumed: {attempts}"
+    assert attempts[0]["begin"][0] == 0
+    for before, after in itertools.pairwise(attempts):
+        last = before["begin"][-1]
+        possible = {(last + 1) % num_epochs}
+        if last not in before["end"]:  # killed within it
+            possible.add(last)
+        assert after["begin"][0] in possible, attempts
+    assert all(begin == list(range(begin[0], begin[-1] + 1)) for begin in (each["begin"] for each in attempts))
+    assert attempts[-1]["end"][-1] == num_epochs - 1, attempts
 
 
 def test_killed_training_ends_with_equal_weights(tmp_path, record):
@@ -40,7 +64,9 @@ def test_killed_training_ends_with_equal_weights(tmp_path, record):
         for name in whole.files:
             np.testing.assert_array_equal(killed[name], whole[name])
     assert not any((tmp_path / "backup").iterdir())  # it has served
-    record("kills", tried=kills, equal=True)
+    attempts = read_diary(tmp_path / "killed.epochs")
+    check_resumed(attempts, NUM_EPOCHS)  # equal weights alone would also come of training from the beginning
+    record("kills", tried=kills, equal=True, first_epochs=[attempt["begin"][0] for attempt in attempts])
 
 
 def test_damaged_backup_is_refused(tmp_path):

@@ -88,8 +88,7 @@ for model in models:
 # ## Predictions are mixtures
 #
 # Each sample of the hidden layer gives another Gaussian for y. The predictive distribution is their mixture, which need
-# not look like a Gaussian: at a jump it may have two humps. `Predictive` pushes `num_samples` samples through the model in one
-# pass, and returns the mean and the variance of the mixture; `log_density` is the logarithm of the mixture's density.
+# not look like a Gaussian. `Predictive` pushes `num_samples` samples through the model in one pass, and returns the mean and the variance of the mixture; `log_density` is the logarithm of the mixture's density.
 # 64 samples are the default. One sample, which is what `model.predict` gives, is a worse prediction than the mixture.
 
 # %%

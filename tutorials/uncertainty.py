@@ -102,11 +102,11 @@ for ax, (name, claimed) in zip(axes, claims.items()):
 # %% [markdown]
 # A curve below the diagonal: too sure. Above: too cautious.
 #
-# ## Predictions that are no bells
+# ## Predictions that need not be bells
 #
-# At the jump a value between the two sides is the least likely of all. A GP of one layer with Gaussian noise can only
-# answer with a wider bell there. A deep GP mixes the answers of many samples of its hidden layer, and the mixture may
-# have two humps.
+# A GP of one layer with Gaussian noise answers with a bell everywhere. A deep GP mixes the answers of many samples of its
+# hidden layer, and the mixture is as skewed, or has as many humps, as the samples disagree. Here the data leave little
+# doubt of where the jump is, so that both densities are close to bells, in different places.
 
 # %%
 deep = train(

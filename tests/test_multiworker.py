@@ -147,23 +147,26 @@ def check_as_alone(results, alone, num_epochs=NUM_EPOCHS):
     assert history["loss"][-1] < history["loss"][0]
 
 
-def test_two_processes_train_as_one(tmp_path, alone):
+def test_two_processes_train_as_one(tmp_path, alone, record):
     codes, results = run_workers(tmp_path, "whole")
     assert codes == [0, 0], (tmp_path / "whole-0.log").read_text()[-3000:]
     check_as_alone(results, alone)
     assert all("fit_of_keras" in result for result in results), (
         f"Keras {keras.__version__} trains under MultiWorkerMirroredStrategy: keras_odgp.multiworker can go."
     )
+    record("multiworker", what="processes that train one model", outcome="weights and metrics as of one process")
 
 
 @pytest.mark.skipif(not IS_FULL, reason="four processes; part of `make stress`")
-def test_killed_process_resumes(tmp_path, alone, record_property):
+def test_killed_process_resumes(tmp_path, alone, record):
     codes, results = run_workers(tmp_path, "killed", killed=1)
     assert codes[1] == -signal.SIGKILL
     assert codes[0] != 0 and results == [None, None]  # the other one ends with an error, and does not hang
     codes, results = run_workers(tmp_path, "again")
     assert codes == [0, 0], (tmp_path / "again-0.log").read_text()[-3000:]
     check_as_alone(results, alone, NUM_EPOCHS - 1)  # the first epoch was not lost
+    outcome = "the other one ends with an error; both resume after the last epoch, with weights as of one process"
+    record("multiworker", what="processes that train one model, one of them killed", outcome=outcome)
 
 
 def test_one_process_trains_as_fit_does(alone):

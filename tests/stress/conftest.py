@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
-from pathlib import Path
 
 import keras
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
-from stress.forms import IS_FULL
 from tensorflow.python.framework import ops
-
-RESULTS = Path(os.environ.get("KERAS_ODGP_STRESS_RESULTS", "build/stress"))
 
 
 @pytest.fixture
@@ -41,18 +35,3 @@ def unoptimised():
     yield
     tf.debugging.enable_traceback_filtering()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
-@pytest.fixture
-def record(request):
-    """Keeps what was tried for the table of docs/reliability.md, in the full form only."""
-
-    def keep(kind: str, **values) -> None:
-        if not IS_FULL:
-            return
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        with (RESULTS / f"{worker}.jsonl").open("a") as file:
-            file.write(json.dumps({"kind": kind, "test": request.node.name, **values}) + "\n")
-
-    return keep

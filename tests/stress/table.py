@@ -26,6 +26,7 @@ AXES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "learning rate": lambda r: f"{r['learning_rate']:g}",
     "step": lambda r: {"graph": "compiled", "keras": "compiled by Keras", "eager": "eager"}[r["step"]],
 }
+FAULTS = ("damaged", "attacks", "saving", "kills", "multiworker", "long", "threads")
 LIBRARIES = ("keras", "tensorflow", "tensorflow-probability", "gpflow", "numpy", "scipy")
 
 
@@ -91,6 +92,7 @@ def hostile_section(records: list[dict[str, Any]]) -> Iterator[str]:
 
 def fault_section(records: list[dict[str, Any]]) -> Iterator[str]:
     rows = []
+    faults = collections.Counter(r["fault"] for r in records if r["kind"] == "saving")
     for r in records:
         if r["kind"] == "damaged":
             what = f"{r['refused']} refused" + (f", {r['equal']} loaded exactly as saved" if r["equal"] else "")
@@ -99,10 +101,18 @@ def fault_section(records: list[dict[str, Any]]) -> Iterator[str]:
         elif r["kind"] == "attacks":
             attacks = "files that try to run code: " + ", ".join(r["tried"])
             rows.append((attacks, len(r["tried"]), "all refused, nothing ran"))
+        elif r["kind"] == "saving" and r["fault"] in faults:
+            what = "an error, the previous file as it was, and nothing left over"
+            rows.append((f"{r['fault']} while a file is saved", faults.pop(r["fault"]), what))
         elif r["kind"] == "kills":
-            rows.append(("training killed (SIGKILL) and started again", r["tried"], "weights equal to the last bit"))
+            resumed = sum(epoch > 0 for epoch in r["first_epochs"])
+            what = f"resumed {resumed} times after the last epoch, weights equal to the last bit"
+            rows.append(("training killed (SIGKILL) and started again", r["tried"], what))
+        elif r["kind"] == "multiworker":
+            rows.append((r["what"], 2, r["outcome"]))
         elif r["kind"] == "long":
-            rows.append((r["what"], r["number"], f"memory {r['growth']:+.1f} MiB, traced {r['traces']} times"))
+            what = f"memory {r['growth']:+.1f} MiB and CPU time of a step x{r['ratio']:.2f} in the last half"
+            rows.append((r["what"], r["number"], f"{what}, traced {r['traces']} times"))
         elif r["kind"] == "threads":
             rows.append(("threads that predict from one model", r["number"], "equal to one thread"))
     yield "**Faults and long runs.**"
@@ -115,7 +125,7 @@ def document(records: list[dict[str, Any]]) -> str:
     kinds = collections.defaultdict(list)
     for record in records:
         kinds[record["kind"]].append(record)
-    faults = [r for kind in ("damaged", "attacks", "kills", "long", "threads") for r in kinds[kind]]
+    faults = [r for kind in FAULTS for r in kinds[kind]]
     lines = [f"Python {platform.python_version()}, {versions}.", ""]
     lines += [*random_section(kinds["random"]), *hostile_section(kinds["hostile"]), *fault_section(faults)]
     return "\n".join(lines)

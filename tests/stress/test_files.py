@@ -354,8 +354,8 @@ def open_folder():
 
 
 @pytest.mark.parametrize("name", SAVERS)
-@pytest.mark.parametrize("fault", ["full disk", "full disk at the end", "read-only directory", "killed"])
-def test_error_while_saving_spares_the_previous_file(saved, open_folder, name, fault, monkeypatch):
+@pytest.mark.parametrize("fault", ["full disk", "full disk at the end", "read-only directory", "interrupt"])
+def test_error_while_saving_spares_the_previous_file(saved, open_folder, name, fault, monkeypatch, record):
     model, folder = saved
     path = open_folder / name
     shutil.copy(folder / name, path)
@@ -374,6 +374,7 @@ def test_error_while_saving_spares_the_previous_file(saved, open_folder, name, f
         SAVERS[name](model, path)
     assert path.read_bytes() == content
     assert [file.name for file in open_folder.iterdir()] == [name]  # and nothing else is left over
+    record("saving", fault=fault, file=name)
 
 
 def raise_interrupt(*_):

@@ -179,3 +179,8 @@ for model, history in zip(models, histories):
     ax.plot(history["loss"], label=model.name)
 ax.set(xlabel="epoch", ylabel="negative ELBO per datum")
 _ = ax.legend(frameon=False)
+
+# %% [markdown]
+# The peaks are no fault of the arithmetic: in one dimension inducing points meet, and when two change places the
+# distribution of the values there, which is trained relative to their covariance, means something else for some epochs.
+# Fewer points, a smaller learning rate, or points held fixed with `gpflow.set_trainable` avoid that.

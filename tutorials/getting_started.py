@@ -4,7 +4,7 @@
 # A GP layer is a Keras layer. You put it at the end of a model, `compile`, `fit`, and get predictions that say how sure
 # they are. This page goes from data to a saved model with bands, and to a model that is served without this library.
 #
-# It needs the library with its extra for plots (see [Installation](../installation.md)).
+# It needs the library with its extra for tutorials (see [Installation](../installation.md)).
 
 # %%
 import keras

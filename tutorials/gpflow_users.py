@@ -122,7 +122,7 @@ print("Keras to GPflux and back, largest difference:", np.abs(back(hidden).numpy
 #
 # A sample of a GPflux model is a function that can be called anywhere, by pathwise conditioning. Here it is drawn with
 # both sets of features: `keras_odgp.sample_functions` of a Keras model, `sample_function` of a layer, `sample` of the
-# GPflux layer, `FunctionSamples` of any posterior. [Thompson sampling](thompson_sampling) puts them to work.
+# GPflux layer, `FunctionSamples` of any posterior. [Thompson sampling](thompson_sampling.py) puts them to work.
 
 # %%
 functions = odgp.sample_functions(network, 3, seed=0)

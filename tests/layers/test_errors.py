@@ -246,17 +246,3 @@ def test_number_of_outputs_of_the_kernel():
     kernel = gpflow.kernels.SharedIndependent(gpflow.kernels.Matern52(), output_dim=3)
     with pytest.raises(ValueError, match="2 outputs.*Got 3"):
         house.gp(2, kernel=kernel, features="points")(X)
-
-
-@pytest.mark.parametrize("where", ["inputs", "targets"])
-@pytest.mark.parametrize("run_eagerly", [True, False])
-def test_nan_among_the_data_of_fit_changes_no_weight(where, run_eagerly):
-    model = house.compiled(house.sequential(*house.head()), run_eagerly=run_eagerly)
-    before = house.values(model.weights)
-    x, y = X.copy(), Y.copy()
-    (x if where == "inputs" else y)[3] = np.nan
-    message = "The output of the model is not finite" if where == "inputs" else "takes finite numbers"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        model.fit(x, y, verbose=0, batch_size=len(x))
-    for left, right in zip(before, house.values(model.weights)):
-        np.testing.assert_array_equal(left, right)

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,8 @@ def load_model(path: Any, **kwargs: Any) -> keras.Model:
             "Expected `safe_mode` to stay True here. To load a file that may run code, and that you trust, use "
             "`keras.saving.load_model`."
         )
-    read_note(path)
-    with safe_mode():
-        return keras.saving.load_model(path, **{**kwargs, "safe_mode": True})
+    with _checked_copy(path) as copy, safe_mode():
+        return keras.saving.load_model(copy, **{**kwargs, "safe_mode": True})
 
 
 def save_weights(model: keras.Model, path: Any, note: Any = None) -> None:
@@ -146,11 +146,11 @@ def load_weights(model: keras.Model, path: Any) -> None:
     ...     keras_odgp.files.load_weights(model, path)
     """
     _check_suffix(path, ".weights.h5")
-    read_note(path)
-    if getattr(model, "optimizer", None) is not None and not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-    with _restored_on_error(model):
-        model.load_weights(path)
+    with _checked_copy(path) as copy:
+        if getattr(model, "optimizer", None) is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        with _restored_on_error(model):
+            model.load_weights(copy)
 
 
 def read_note(path: Any) -> Any:
@@ -169,6 +169,13 @@ def read_note(path: Any) -> Any:
     ...     keras_odgp.files.read_note(path)
     {'epoch': 3}
     """
+    body = _checked_body(path)
+    length = int.from_bytes(body[-LENGTH_SIZE:], "big")
+    return json.loads(body[len(body) - LENGTH_SIZE - length : -LENGTH_SIZE])
+
+
+def _checked_body(path: Any) -> bytes:
+    """All bytes of a file but those of its seal that follow the note."""
     content = Path(path).read_bytes()
     end = len(content) - len(MAGIC) - DIGEST_SIZE
     if end < LENGTH_SIZE or not content.endswith(MAGIC):
@@ -182,8 +189,17 @@ def read_note(path: Any) -> Any:
         raise DamagedFileError(
             f"The file {str(path)!r} is damaged: its bytes are not those that were written. Use a copy, or save again."
         )
-    length = int.from_bytes(body[-LENGTH_SIZE:], "big")
-    return json.loads(body[len(body) - LENGTH_SIZE - length : -LENGTH_SIZE])
+    return body
+
+
+@contextlib.contextmanager
+def _checked_copy(path: Any) -> Iterator[Path]:
+    """A copy of a whole file in a folder of its own, because the file itself may change between check and use."""
+    body = _checked_body(path)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, Path(path).name)
+        copy.write_bytes(body)
+        yield copy
 
 
 def _check_suffix(path: Any, suffix: str) -> None:

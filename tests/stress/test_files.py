@@ -190,6 +190,20 @@ def test_permissions_and_links_stay(saved, tmp_path):
     files.load_weights(model, path)
 
 
+def test_what_is_loaded_is_what_was_checked(saved, tmp_path, monkeypatch):
+    _, folder = saved
+    path = tmp_path / "model.keras"
+    path.write_bytes((folder / "model.keras").read_bytes())
+    load = keras.saving.load_model
+
+    def replaced_meanwhile(file, **options):
+        path.write_bytes(b"something else")
+        return load(file, **options)
+
+    monkeypatch.setattr(keras.saving, "load_model", replaced_meanwhile)
+    assert files.load_model(path).count_params() == load(folder / "model.keras").count_params()
+
+
 def test_unsafe_loading_is_refused(saved):
     _, folder = saved
     with pytest.raises(ValueError, match="Expected `safe_mode` to stay True"):
@@ -289,11 +303,14 @@ def test_nothing_in_a_file_runs(saved, tmp_path, record):
     tried = attacks(config, str(marker))
     for name, changed in tried.items():
         path = tmp_path / "attack.keras"
-        path.write_bytes(rewritten(folder / "plain.keras", {"config.json": json.dumps(changed).encode()}))
-        with pytest.raises((ValueError, TypeError, KeyError)) as caught:
-            keras.saving.load_model(path)
-        assert str(caught.value), name
-        assert not marker.exists(), name
+        content = rewritten(folder / "plain.keras", {"config.json": json.dumps(changed).encode()})
+        for load, seal in ((keras.saving.load_model, b""), (files.load_model, files._seal(content, None))):
+            path.write_bytes(content + seal)
+            with pytest.raises((ValueError, TypeError, KeyError)) as caught:
+                load(path)
+            assert str(caught.value), name
+            assert not isinstance(caught.value, files.DamagedFileError), name
+            assert not marker.exists(), name
     record("attacks", tried=[*tried, "pickled weights"])
 
 

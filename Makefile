@@ -20,9 +20,10 @@ test: $(STAMP)  ## run the tests, in as many processes as there are cores (make 
 
 stress: $(STAMP)  ## run the torture in full and write its table into docs/reliability.md
 	rm -rf build/stress
+	start=$$(date +%s) && \
 	KERAS_ODGP_STRESS=full TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest tests/stress tests/test_multiworker.py -n $(WORKERS) --dist worksteal
-	$(BIN)/python tests/stress/table.py build/stress docs/reliability.md
+		$(BIN)/python -m pytest tests/stress tests/test_multiworker.py -n $(WORKERS) --dist worksteal && \
+	$(BIN)/python tests/stress/table.py build/stress docs/reliability.md $$(($$(date +%s) - start))
 
 test-oldest: .venv-oldest/.installed  ## run the tests with the oldest versions that pyproject.toml admits
 	.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal

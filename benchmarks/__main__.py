@@ -21,6 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit status."""
     from benchmarks import data, runner
+    from benchmarks.allocator import keep_memory
     from benchmarks.cells import Context, Store
     from benchmarks.experiments import EXPERIMENTS
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"Written: {report.write(Store(results), options.docs)}")
         return 0
+    keep_memory()
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
     status, left_out = 0, []
     for name in names:

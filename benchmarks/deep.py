@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks import data
 from benchmarks.cells import Context, Experiment, Settings
 
-DATA_SETS = ("yacht", "energy", "concrete", "kin8nm", "power")
+SMALL, LARGE = ("yacht", "energy", "concrete"), ("kin8nm", "power")
+DATA_SETS = (*SMALL, *LARGE)
 SECONDS = {"yacht": 60, "energy": 60, "concrete": 60, "kin8nm": 240, "power": 240}
 OURS = ("softplus", "points")
 
@@ -24,28 +25,30 @@ def cell(data_set: str, model: str, recipe: str, layers: int, split: int, **othe
 
 
 def all_cells() -> list[Settings]:
-    """Two layers with our recipe on all sets first, then other recipes and depths, then further splits."""
-    first = [(2, "softplus", "ours"), (2, "points", "ours")]
-    peers = [(2, "gpflux", "gpflux"), (2, "gpflux", "ours"), (2, "softplus", "gpflux"), (2, "points", "gpflux")]
-    refresh = [(2, "softplus", "refresh"), (2, "points", "refresh")]
-    depths = [(layers, model, "ours") for layers in (1, 3) for model in (*OURS, "gpflux")]
-    depths += [(layers, "gpflux", "gpflux") for layers in (1, 3)]
-    blocks = [
-        (first[:1], (0,)),
-        (first[1:], (0,)),
-        (first, (1,)),
-        (peers, (0,)),
-        (refresh, (0,)),
-        (depths, (0,)),
-        (peers + refresh, (1,)),
-        (first + peers + refresh, (2, 3, 4)),
-        (depths, (1, 2, 3, 4)),
+    """Two layers on one split first, then other depths and recipes, then further splits; small sets first."""
+    ours = [(2, "softplus", "ours"), (2, "points", "ours")]
+    peers = [(2, "gpflux", "gpflux"), (2, "gpflux", "ours")]
+    recipes = [(2, model, recipe) for recipe in ("gpflux", "refresh") for model in OURS]
+    depths = [(layers, model, "ours") for layers in (1, 3) for model in OURS]
+    depths += [(layers, "gpflux", recipe) for layers in (1, 3) for recipe in ("gpflux", "ours")]
+    blocks: list[tuple[list[tuple[int, str, str]], tuple[str, ...], tuple[int, ...]]] = [
+        (ours, DATA_SETS, (0,)),
+        (peers, SMALL, (0,)),
+        (ours, SMALL, (1,)),
+        (peers, LARGE, (0,)),
+        (depths, SMALL, (0,)),
+        (recipes, SMALL, (0,)),
+        (ours, LARGE, (1,)),
+        (ours, SMALL, (2, 3, 4)),
+        (depths + recipes, LARGE, (0,)),
+        (peers + recipes + depths, DATA_SETS, (1, 2, 3, 4)),
+        (ours, LARGE, (2, 3, 4)),
     ]
     return [
         cell(data_set, model, recipe, layers, split)
-        for models, splits in blocks
+        for models, data_sets, splits in blocks
         for split in splits
-        for data_set in DATA_SETS
+        for data_set in data_sets
         for layers, model, recipe in models
     ]
 

@@ -105,6 +105,17 @@ def matrix_product(M: int, N: int) -> tuple[Step, float]:
     return tf.function(lambda: tf.matmul(left, right)), 2.0 * M * M * N
 
 
+def torch_product(M: int, N: int) -> Step | None:
+    """The same product by PyTorch, whose library of products is another; None where that is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    rng = np.random.default_rng(SEED)
+    left, right = torch.tensor(rng.normal(size=(M, M))), torch.tensor(rng.normal(size=(M, N)))
+    return lambda: torch.matmul(left, right)
+
+
 def count_flops(step: Any) -> float:
     """Flops of the products, solves and factorisations that a compiled step executes, from its graph.
 

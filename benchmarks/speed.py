@@ -2,7 +2,8 @@
 
 Each cell is measured in a process of its own, with its number of threads; what is compared takes turns in it. Points
 and Matérn-5/2 in all models of the step, float64, 8 inputs; peers have M + K points. The flops are those that the
-graph of the step executes in products, solves and factorisations.
+graph of the step executes in products, solves and factorisations. The allocator of the C library is told to keep
+memory, for all models alike.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
+from benchmarks.allocator import keep_memory
 from benchmarks.cells import Context, Experiment, Settings
 
 GROWTH: dict[str, list[dict[str, int]]] = {
@@ -30,7 +32,7 @@ def cells(sizes: tuple[int, ...], rounds: int, threads: tuple[int, ...]) -> list
     made: list[Settings] = []
     for count in threads:
         made += [
-            {"what": "step", "size": size, "N": 4096, "rounds": max(3, rounds * 128 // size), "threads": count}
+            {"what": "step", "size": size, "N": 4096, "rounds": max(5, rounds * 128 // size), "threads": count}
             for size in sizes
         ]
         made += [{"what": what, "size": 128, "N": 1024, "rounds": rounds, "threads": count} for what in GATHERED]
@@ -67,13 +69,18 @@ def measure_step(settings: Settings) -> dict[str, Any]:
     ours = peers.ours(N, size, size)
     product, product_flops = peers.matrix_product(size, N)
     cases = {"ours": ours, "GPflow": peers.gpflow_peer(N, 2 * size), "matrix product": product}
-    gpytorch = peers.gpytorch_peer(N, 2 * size, settings["threads"])
-    if gpytorch is not None:
-        cases["GPyTorch"] = gpytorch
+    of_torch = {
+        "GPyTorch": peers.gpytorch_peer(N, 2 * size, settings["threads"]),
+        "torch product": peers.torch_product(size, N),
+    }
+    cases |= {name: case for name, case in of_torch.items() if case is not None}
     seconds = median_seconds(cases, rounds=settings["rounds"], description=f"M=K={size}")
     flops = peers.count_flops(ours)
     rate, limit = flops / seconds["ours"], product_flops / seconds["matrix product"]
-    return {"seconds": seconds, "flops": flops, "rate": rate, "product_rate": limit, "share": rate / limit}
+    measured = {"seconds": seconds, "flops": flops, "rate": rate, "product_rate": limit, "share": rate / limit}
+    if "torch product" in seconds:
+        measured["torch_product_rate"] = product_flops / seconds["torch product"]
+    return measured
 
 
 def measure_growth(settings: Settings) -> dict[str, Any]:
@@ -157,6 +164,8 @@ def main() -> None:
     kind = settings["what"].split()[0]
     measures = {"step": measure_step, "growth": measure_growth, "memory": measure_memory}
     measure = GATHERED.get(settings["what"]) or measures[kind]
+    if kind != "memory":
+        keep_memory()
     print(json.dumps(measure(settings)))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_odgp import files
 from keras_odgp._private import set_initial_epoch
@@ -18,7 +19,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     Like `keras.callbacks.BackupAndRestore`, but a kill at any moment leaves a whole backup: weights, optimizer, random
     state of GP layers and the number of the epoch are one file, which takes the place of the previous one in one step.
     (That of Keras writes over the weights, and the epoch into a second file: a kill between them makes an epoch count
-    twice.) A damaged backup is refused, before the model has changed.
+    twice.) A damaged backup is refused, before the model has changed. An epoch whose loss is not finite is not kept:
+    the backup before it stays, even if training ends.
 
     Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
     `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
@@ -57,9 +59,13 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         if not self.model.built:
             raise ValueError("Expected a model that is built before `fit`: call it on a batch of data, or `adapt` it.")
+        self._has_failed = False
         if not self._path.exists():
             return
-        epoch = files.read_note(self._path)["epoch"]
+        note = files.read_note(self._path)
+        if not isinstance(note, dict) or "epoch" not in note:
+            raise ValueError(f"Expected a backup of training. Got a file without an epoch: {str(self._path)!r}.")
+        epoch = note["epoch"]
         files.load_weights(self.model, self._path)
         set_initial_epoch(self.model, epoch)
 
@@ -67,10 +73,13 @@ class BackupAndRestore(keras.callbacks.Callback):
         set_initial_epoch(self.model, None)  # Keras keeps it: the next `fit` would leave out its first epochs
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._has_failed = not np.isfinite(float((logs or {}).get("loss", 0.0)))
+        if self._has_failed:
+            return
         os.makedirs(self.backup_dir, exist_ok=True)
         files.save_weights(self.model, self._path, note={"epoch": epoch + 1})
 
     def on_train_end(self, logs: Any = None) -> None:
         set_initial_epoch(self.model, None)  # if no epoch was left to train
-        if self.delete_checkpoint:
+        if self.delete_checkpoint and not self._has_failed:
             self._path.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 
@@ -29,6 +30,7 @@ __all__ = ["DamagedFileError", "load_model", "load_weights", "read_note", "save_
 MAGIC = b"odgpseal"
 DIGEST_SIZE = hashlib.sha256().digest_size
 LENGTH_SIZE = 8  # of the number of bytes of the note
+FIRST_STATE = "optimizer/vars/0"  # where Keras keeps how many steps an optimizer has taken
 
 
 class DamagedFileError(ValueError):
@@ -129,12 +131,15 @@ def save_weights(model: keras.Model, path: Any, note: Any = None) -> None:
 def load_weights(model: keras.Model, path: Any) -> None:
     """Loads all weights that `save_weights` saved, or none: if there is an error, the model stays as it was.
 
+    The state of an optimizer that has taken steps is loaded if the model has one, too; then both are of one kind.
+
     Args:
         model: A built Keras model. Its optimizer, if it has one, is built if need be: else its state would be left out.
         path: The file.
 
     Raises:
         DamagedFileError: If any byte of the file differs from what was written, or the file has no seal.
+        ValueError: If the file is that of a model with other layers, other shapes, or another kind of optimizer.
 
     Example:
 
@@ -149,6 +154,7 @@ def load_weights(model: keras.Model, path: Any) -> None:
     with _checked_copy(path) as copy:
         if getattr(model, "optimizer", None) is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+        _check_contents(model, copy, path)
         with _restored_on_error(model):
             model.load_weights(copy)
 
@@ -202,6 +208,33 @@ def _checked_copy(path: Any) -> Iterator[Path]:
         yield copy
 
 
+def _check_contents(model: keras.Model, copy: Path, path: Any) -> None:
+    """Raises if a file has other arrays than the model: Keras would load what fits, and say nothing of the rest."""
+    buffer = io.BytesIO()
+    save_weights_to_buffer(model, buffer)
+    with h5py.File(copy) as file, h5py.File(buffer) as own:
+        of_file, of_model = _shapes(file), _shapes(own)
+        has_state = FIRST_STATE in file and file[FIRST_STATE][()] > 0 and FIRST_STATE in own
+    for part in ("weights", "optimizer"):
+        saved, expected = ({item for item in shapes.items() if _is_of(item[0], part)} for shapes in (of_file, of_model))
+        if saved != expected and (part == "weights" or has_state):
+            different = sorted(name for name, _ in saved ^ expected)
+            raise ValueError(
+                f"Expected the {part} of this model in {str(path)!r}, in number and shapes. Got a file of another "
+                f"model or optimizer, which differs in {len(different)} arrays, the first of them {different[0]!r}."
+            )
+
+
+def _is_of(name: str, part: str) -> bool:
+    return name.startswith("optimizer/") == (part == "optimizer")
+
+
+def _shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    file.visititems(lambda name, item: found.update({name: item.shape}) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
 def _check_suffix(path: Any, suffix: str) -> None:
     if not str(path).endswith(suffix):
         raise ValueError(f"Expected a path that ends in {suffix!r}. Got: {str(path)!r}.")
@@ -224,7 +257,7 @@ class _MemoryFile(io.BytesIO):
 def _replace(path: Any, content: bytes, note: Any = None) -> None:
     """Writes a file beside the previous one, and puts it in its place once it is on the disk."""
     target = Path(os.path.realpath(path))  # what a link points to, not the link
-    beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    beside = target.with_name(f".{target.name[:200]}-{secrets.token_hex(4)}")  # names have at most 255 bytes
     try:
         with open(beside, "xb") as file:
             file.write(content + _seal(content, note))

@@ -89,6 +89,7 @@ def fit(
     )
     model.stop_training = False
     calls.on_train_begin()
+    _check_same_start(model)
     logs: dict[str, tf.Tensor] = {}
     for epoch in range(initial_epoch(model), epochs):
         model.reset_metrics()
@@ -119,6 +120,21 @@ def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> N
         raise ValueError(
             f"Expected batches of one size that is a multiple of {num_replicas}, the number of replicas. Got sizes "
             f"{sorted(sizes, key=str)}: use `batch(size, drop_remainder=True)`."
+        )
+
+
+def _check_same_start(model: keras.Model) -> None:
+    """Raises, in all processes, if they do not start from the same epoch and weights."""
+    strategy = model.distribute_strategy
+    sums = [tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(weight), tf.float64))) for weight in model.weights]
+    own = tf.concat([[tf.cast(initial_epoch(model), tf.float64)], sums], axis=0)
+    every = strategy.gather(strategy.run(lambda: own[None]), axis=0).numpy()
+    if not (every == every[:1]).all():
+        raise ValueError(
+            "Expected the same epoch and weights in all processes when training starts. Got first epochs "
+            f"{every[:, 0].astype(int).tolist()}, and {'other' if (every != every[:1])[:, 1:].any() else 'equal'} "
+            "weights: make the model within `strategy.scope()`, adapt it to the same data, and keep a backup in a "
+            "directory that all processes share."
         )
 
 

@@ -87,3 +87,50 @@ def test_backup_of_a_whole_training_changes_nothing(tmp_path):
         weights.append(model.get_weights())
     for left, right in zip(*weights):
         assert_same(left, right)
+
+
+def test_weights_of_a_deeper_model_are_refused(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    files.save_weights(house.sequential(house.gp(2), house.gp(2), *house.head()), path)
+    model = house.sequential(house.gp(2), *house.head())
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="file of another model or optimizer"):
+        files.load_weights(model, path)
+    for left, right in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_state_of_another_optimizer_is_refused(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    trained = house.compiled(house.sequential(*house.head()))
+    trained.fit(X, Y, verbose=0)
+    files.save_weights(trained, path)
+    other = house.sequential(*house.head())
+    files.load_weights(other, path)  # for predictions, no optimizer is needed
+    other.compile(optimizer=keras.optimizers.SGD(), loss="mse")
+    with pytest.raises(ValueError, match="Expected the optimizer of this model"):
+        files.load_weights(other, path)
+
+
+def test_an_epoch_of_nan_leaves_the_backup_before_it(tmp_path):
+    model = house.compiled(house.sequential(*house.head()))
+    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+    model.fit(X, Y, epochs=1, verbose=0, callbacks=[backup])
+    content = (tmp_path / "latest.weights.h5").read_bytes()
+    backup.delete_checkpoint = True
+    callbacks = [backup, keras.callbacks.TerminateOnNaN()]
+    model.fit(X, np.full_like(Y, np.nan), epochs=3, verbose=0, callbacks=callbacks)
+    assert (tmp_path / "latest.weights.h5").read_bytes() == content
+
+
+def test_other_files_are_not_taken_for_a_backup(tmp_path):
+    model = house.compiled(house.sequential(*house.head()))
+    files.save_weights(model, tmp_path / "latest.weights.h5")
+    with pytest.raises(ValueError, match="file without an epoch"):
+        model.fit(X, Y, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
+
+
+def test_long_names(tmp_path):
+    path = tmp_path / ("n" * 240 + ".keras")
+    files.save_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), path)
+    assert files.load_model(path).input_shape == (None, 2)

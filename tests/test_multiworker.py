@@ -68,9 +68,21 @@ class Progress(keras.callbacks.Callback):
             file.write("e")
 
 
+def refused_start(strategy):
+    """What is said if processes start from other weights, as of a backup that they do not share."""
+    model = make_model(strategy)
+    index = strategy.cluster_resolver.task_id
+    model.get_layer("last").posterior.q_mu.assign_add(np.full((5, 1), float(index)))
+    try:
+        multiworker.fit(model, batches())
+    except ValueError as error:
+        return str(error)
+
+
 def main(backup, output, is_killed):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     keras.config.set_floatx("float64")  # of losses and metrics
+    refused = refused_start(strategy)
     model = make_model(strategy)
     callbacks = [keras_odgp.callbacks.BackupAndRestore(backup, delete_checkpoint=False)]
     callbacks += [Progress(Path(output).with_suffix(".epochs"))]
@@ -79,6 +91,7 @@ def main(backup, output, is_killed):
     result = {
         "num_replicas": strategy.num_replicas_in_sync,
         "history": history,
+        "refused": refused,
         "weights": [np.asarray(weight).tolist() for weight in model.get_weights()],
     }
     try:
@@ -151,6 +164,7 @@ def test_two_processes_train_as_one(tmp_path, alone, record):
     codes, results = run_workers(tmp_path, "whole")
     assert codes == [0, 0], (tmp_path / "whole-0.log").read_text()[-3000:]
     check_as_alone(results, alone)
+    assert all("other weights" in result["refused"] for result in results)
     assert all("fit_of_keras" in result for result in results), (
         f"Keras {keras.__version__} trains under MultiWorkerMirroredStrategy: keras_odgp.multiworker can go."
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import copy
+import inspect
 import io
 from pathlib import Path
 
@@ -76,8 +78,30 @@ def test_save_weights_to_buffer(tmp_path):
         np.testing.assert_array_equal(value, right[name])
 
 
+def test_safe_mode():
+    layer = keras.layers.Lambda(lambda x: x)
+    before = keras.src.backend.common.global_state.get_global_attribute("safe_mode_saving")
+    keras.config.enable_unsafe_deserialization()
+    try:
+        config = keras.saving.serialize_keras_object(layer)
+        assert keras.saving.deserialize_keras_object(copy.deepcopy(config))  # which writes into it
+        with _private.safe_mode(), pytest.raises(ValueError, match="lambda"):
+            keras.saving.deserialize_keras_object(config)
+            raise AssertionError(f"{KERAS} serialization_lib.SafeModeScope")
+    finally:
+        keras.src.backend.common.global_state.set_global_attribute("safe_mode_saving", before)
+
+
+def test_each_is_tested():
+    made = {name for name, value in vars(_private).items() if inspect.isfunction(value)}
+    tested = {node.attr for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Attribute)}
+    assert made and made <= tested
+
+
 def test_check_active_dims():
     kernel, parameter = gpflow.kernels.SquaredExponential(active_dims=[0, 2]), gpflow.Parameter(np.ones(3))
+    changed = f"GPflow {gpflow.__version__} has changed Kernel._validate_ard_active_dims"
+    assert hasattr(kernel, "_validate_ard_active_dims"), changed
     _private.check_active_dims(kernel, gpflow.Parameter(np.ones(2)))
     with pytest.raises(ValueError, match="active_dims"):
         _private.check_active_dims(kernel, parameter)

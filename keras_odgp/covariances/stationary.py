@@ -2,7 +2,8 @@ r"""GPflow's stationary kernels between points, with a gradient of few operation
 
 With inputs divided by the lengthscales, a kernel is $K = \sigma^2 k(r^2)$. Both $K$ and its derivative in $r^2$ come
 out of the same exponential, and $r^2$ is one matrix product,
-$[x, \lVert x\rVert^2, 1]\,[-2z, 1, \lVert z\rVert^2]^\top$. So the gradient is one elementwise product and two thin
+$[x, \lVert x\rVert^2, 1]\,[-2z, 1, \lVert z\rVert^2]^\top$, of points about a common centre: norms of points far from
+zero would drown their distances. So the gradient is one elementwise product and two thin
 matrix products, where autodiff goes back through every step. The values are GPflow's to rounding.
 """
 
@@ -104,7 +105,8 @@ def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[Sca
     scale = _scale(kernel)
     arrays = [tf.convert_to_tensor(part.Z if isinstance(part, InducingPoints) else part) for part in sets]
     scaled = [active_columns(kernel, points) / scale for points in arrays]
-    return [ScaledPoints(_left(points), _right(points)) for points in scaled]
+    centre = _centre(scaled[0])
+    return [ScaledPoints(_left(points), _right(points)) for points in (points - centre for points in scaled)]
 
 
 def unit_covariance(first: ScaledPoints, second: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
@@ -121,7 +123,7 @@ def amplitude(part: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
 def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoints, second: ScaledPoints) -> tf.Tensor:
     @tf.custom_gradient
     def run(left: tf.Tensor, right: tf.Tensor, *variances: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        square = tf.matmul(left, right, transpose_b=True)
+        square = _squares(left, right)
         off_diagonal = 1.0 - identity_like(square) if first is second else None
         if off_diagonal is not None:  # exactly zero, where the product leaves rounding errors
             square *= off_diagonal
@@ -140,6 +142,16 @@ def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoin
         return K, gradient
 
     return run(first.left, second.right, *([] if variance is None else [variance]))
+
+
+def _centre(points: tf.Tensor) -> tf.Tensor:
+    """The median `[D]` of points, which outliers do not move; distances do not depend on it, nor do gradients."""
+    return tf.stop_gradient(tf.sort(points, axis=0)[tf.shape(points)[0] // 2])
+
+
+def _squares(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Squared distances; rounding could make those of near points negative, and a covariance above the variance."""
+    return tf.maximum(tf.matmul(left, right, transpose_b=True), 0.0)
 
 
 def _left(points: tf.Tensor) -> tf.Tensor:
@@ -172,15 +184,16 @@ def _scale(kernel: kernels.Kernel) -> tf.Tensor:
     return tf.convert_to_tensor(kernel.lengthscales) * _PROFILES[type(kernel)].scale ** -0.5
 
 
-def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """What `evaluate_prepared` needs of a known kernel and of points `[M, D]`: all but the variance."""
-    return _scale(kernel), place(kernel, Z)[0].right
+    scale = _scale(kernel)
+    return scale, _centre(active_columns(kernel, Z) / scale), place(kernel, Z)[0].right
 
 
 def evaluate_prepared(
     kernel: kernels.Kernel, prepared: Sequence[tf.Tensor], variance: tf.Tensor, X: tf.Tensor
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
-    scale, right = prepared
-    square = tf.matmul(_left(active_columns(kernel, X) / scale), right, transpose_b=True)
+    scale, centre, right = prepared
+    square = _squares(_left(active_columns(kernel, X) / scale - centre), right)
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

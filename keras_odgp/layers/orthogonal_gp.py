@@ -18,7 +18,7 @@ from keras_odgp.layers.divergence import DivergenceLayer
 from keras_odgp.layers.function_samples import FunctionSample
 from keras_odgp.layers.mean_functions import FixedLinear, check_mean_function, make_mean_function
 from keras_odgp.layers.specification import check_features, check_kernel, make_kernel
-from keras_odgp.layers.starts import check_rows, collect_rows, start_features
+from keras_odgp.layers.starts import check_range, check_rows, collect_rows, start_features
 from keras_odgp.numerics import float_context, floor_variance
 from keras_odgp.orthogonal import OrthogonalPosterior
 from keras_odgp.orthogonal.posterior import as_rows, check_orthogonal_covariance
@@ -257,6 +257,8 @@ class OrthogonalGP(DivergenceLayer):
         check_rows(rows, self.name, self.input_spec.axes[-1] if self.built else rows.shape[1])
         if not self.built:
             self.build((None, rows.shape[1]))
+        with float_context(self.compute_dtype):
+            check_range(self.posterior.kernel, rows.astype(self.compute_dtype), self.name)
         self.set_num_data(total if num_data is None else num_data)
         given = (self.features, self.orthogonal_features)
         sets = (self.posterior.inducing_variable, self.posterior.orthogonal_inducing_variable)

@@ -79,6 +79,19 @@ def check_rows(rows: np.ndarray, layer: str, num_inputs: int) -> None:
         )
 
 
+def check_range(kernel: Kernel, rows: np.ndarray, layer: str) -> None:
+    """Raises if the prior variance at some rows is so large that products of covariances overflow."""
+    variances = tf.convert_to_tensor(kernel(tf.constant(rows), full_cov=False))
+    limit = variances.dtype.max**0.5
+    largest = float(tf.reduce_max(variances))
+    if not largest < limit:
+        raise ValueError(
+            f"Expected data at which products of covariances of layer {layer!r} fit into {variances.dtype.name}, so "
+            f"prior variances below {limit:.0e}. Got {largest:.0e} at inputs of up to {np.abs(rows).max():.0e}: "
+            "standardise the inputs (`keras.layers.Normalization`), or use float64."
+        )
+
+
 def start_features(
     features: InducingVariables | None, kernel: Kernel, rows: np.ndarray, *, seed: int, method: str
 ) -> None:

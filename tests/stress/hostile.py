@@ -9,6 +9,22 @@ import numpy as np
 NUM_DATA, NUM_INPUTS = 40, 3
 
 
+# Names of data sets whose inputs are hostile, for any kernel.
+INPUTS = (
+    "ordinary data",
+    "duplicated rows",
+    "all rows equal",
+    "all inputs zero",
+    "constant column",
+    "collinear columns",
+    "inputs of scale 1e-8",
+    "inputs of scale 1e8",
+    "columns of scales 1e-8, 1 and 1e8",
+    "inputs far from zero",
+    "outlier of 1e6 in the inputs",
+)
+
+
 class Data(NamedTuple):
     """Inputs, targets, the batch size to train with, and the likelihood they are for."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,9 @@ import tensorflow  # noqa: F401
 
 import keras_odgp
 from keras_odgp import layers, losses
+
+# Kills of certain attempts come within a save: it calls fsync for the file, replace, and fsync for the directory.
+MOMENTS = {1: "before replace", 4: "after replace", 7: "before fsync", 10: "after fsync"}
 
 
 class Diary(keras.callbacks.Callback):
@@ -54,17 +58,35 @@ def train(backup: Path | None, output: Path, num_epochs: int) -> None:
     model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=losses.VariationalLoss("gaussian"), run_eagerly=True)
     callbacks = [] if backup is None else [keras_odgp.callbacks.BackupAndRestore(backup)]
     callbacks.append(Diary(output.with_suffix(".epochs")))
-    model.fit(x, y, batch_size=16, epochs=num_epochs, shuffle=False, verbose=0, callbacks=callbacks)
+    model.fit(x, y, batch_size=8, epochs=num_epochs, shuffle=False, verbose=0, callbacks=callbacks)
     temporary = output.with_suffix(".part.npz")
     np.savez(temporary, *[np.asarray(v) for v in (*model.weights, *model.optimizer.variables)])
     os.replace(temporary, output)
 
 
-def start(backup: Path | None, output: Path, num_epochs: int) -> int:
+def kill_within_a_save(moment: str, number: int) -> None:
+    """Lets this process kill itself within one of its next backups: before or after a call of the system."""
+    when, name = moment.split()
+    original, calls = getattr(os, name), itertools.count(1)
+
+    def deadly(*arguments):
+        is_now = next(calls) == number
+        if is_now and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(*arguments)
+        if is_now:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(os, name, deadly)
+
+
+def start(backup: Path | None, output: Path, num_epochs: int, moment: str | None = None) -> int:
     child = os.fork()
     if child:
         return child
     try:
+        if moment is not None:
+            kill_within_a_save(moment, 3)
         train(backup, output, num_epochs)
     except BaseException as error:
         print(repr(error), file=sys.stderr, flush=True)
@@ -76,11 +98,19 @@ def has_ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def attempt(backup: Path, output: Path, num_epochs: int, delay: float | None, *, early: bool = False) -> int:
-    """Trains until it has ended, or is killed: some time after its first backup, or already after its start."""
+def attempt(
+    backup: Path,
+    output: Path,
+    num_epochs: int,
+    delay: float | None,
+    *,
+    early: bool = False,
+    moment: str | None = None,
+) -> int:
+    """Trains until it has ended, or is killed: after its first backup, already after its start, or within a save."""
     file = backup / "latest.weights.h5"
     before = file.stat().st_mtime_ns if file.exists() else None
-    child = start(backup, output, num_epochs)
+    child = start(backup, output, num_epochs, moment)
     if delay is not None:
         while not early and not has_ended(child):
             with contextlib.suppress(FileNotFoundError):
@@ -100,9 +130,9 @@ def main(folder: Path, num_kills: int, num_epochs: int) -> None:
     duration = time.monotonic() - begin
     codes = [code]
     while codes.count(-signal.SIGKILL) < num_kills and len(codes) < 4 * num_kills + 2:  # some end before
-        early = len(codes) % 3 == 0
-        delay = rng.uniform(0.0, (2.0 if early else 0.5) * duration / num_epochs)
-        codes.append(attempt(folder / "backup", folder / "killed.npz", num_epochs, delay, early=early))
+        early, moment = len(codes) % 3 == 0, MOMENTS.get(len(codes))
+        delay = None if moment else rng.uniform(0.0, (2.0 if early else 1.5) * duration / num_epochs)
+        codes.append(attempt(folder / "backup", folder / "killed.npz", num_epochs, delay, early=early, moment=moment))
     codes.append(attempt(folder / "backup", folder / "killed.npz", num_epochs, None))
     print(json.dumps({"codes": codes}))
 

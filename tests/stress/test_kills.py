@@ -63,7 +63,9 @@ def test_killed_training_ends_with_equal_weights(tmp_path, record):
         assert whole.files == killed.files
         for name in whole.files:
             np.testing.assert_array_equal(killed[name], whole[name])
-    assert not any((tmp_path / "backup").iterdir())  # it has served
+    left = [path.name for path in (tmp_path / "backup").iterdir()]
+    assert "latest.weights.h5" not in left  # it has served
+    assert all(name.startswith(".latest.weights.h5-") for name in left), left
     attempts = read_diary(tmp_path / "killed.epochs")
     check_resumed(attempts, NUM_EPOCHS)  # equal weights alone would also come of training from the beginning
     record("kills", tried=kills, equal=True, first_epochs=[attempt["begin"][0] for attempt in attempts])

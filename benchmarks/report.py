@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from benchmarks import report_others, report_speed, report_uci
+from benchmarks import report_losses, report_others, report_speed, report_uci
 from benchmarks.cells import Record, Store
 from benchmarks.tables import Figures
 
@@ -46,6 +46,7 @@ def write(store: Store, docs: Path) -> Path:
             parts.append(section(records[name], figures))
         else:
             parts.append(f"## {name.capitalize()}\n\nNot run yet: `python -m benchmarks {name}`.")
+    parts.append(report_losses.section(records))
     docs.mkdir(parents=True, exist_ok=True)
     page = docs / "benchmarks.md"
     page.write_text("\n\n".join(part.strip() for part in parts) + "\n")

@@ -20,6 +20,8 @@ LABELS = {
     "matern52": "Matérn-5/2",
     "squared_exponential": "squared exponential",
 }
+MODELS = {"softplus": "ours, softplus", "points": "ours, points", "gpflux": "GPflux"}
+RECIPES = {"ours": "our recipe", "refresh": "our recipe, refreshed", "gpflux": "GPflux's recipe"}
 LEAST_WIDTH = 7.5  # inches, which the widest legend takes
 COLOURS = {"relu": "tab:blue", "softplus": "tab:orange", "points": "tab:green"}
 

@@ -1,0 +1,87 @@
+"""Where we lose: every comparison of the page that another model or a published number wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks import paper
+from benchmarks.cells import Record
+from benchmarks.report_uci import KEYS, METRICS
+from benchmarks.tables import LABELS, MODELS, RECIPES, group, score
+
+TEXT = """## Where we lose
+
+Every comparison of this page that goes against us, gathered from the same files."""
+
+
+def section(records: dict[str, list[Record]]) -> str:
+    """A list of all that was lost, by experiment."""
+    makers = {"uci": _uci, "deep": _deep, "airline": _airline, "calibration": _calibration, "speed": _speed}
+    lines = [line for name, make in makers.items() for line in make(records[name])]
+    return TEXT + "\n\n" + ("\n".join(f"- {line}" for line in lines) or "Nothing, of what was run.")
+
+
+def _uci(records: Sequence[Record]) -> Iterator[str]:
+    collapsed = [record for record in records if record["settings"]["scheme"] == "collapsed"]
+    behind: dict[tuple[str, str, str], list[str]] = {}
+    for key, found in group(collapsed, *KEYS).items():
+        published = paper.UCI.get(key)
+        for metric in METRICS if published is not None else ():
+            ours, theirs = score(found, metric).mean, getattr(published, metric)
+            if ours > theirs.mean + paper.ROUNDING:
+                deviations = (ours - theirs.mean) / max(theirs.deviation, paper.ROUNDING)
+                size = f"({key[3]}, {key[4]}) {metric.upper()} by {deviations:.1f} sd"
+                behind.setdefault(key[:3], []).append(size)
+    for (data_set, features, kernel), sizes in behind.items():
+        yield f"UCI, {data_set}, {LABELS[features]}, {LABELS[kernel]}: behind the paper at {', '.join(sizes)}."
+
+
+def _deep(records: Sequence[Record]) -> Iterator[str]:
+    for (data_set, layers), found in sorted(group(records, "data", "layers").items()):
+        published = paper.GPFLUX[data_set][layers - 1][1]
+        by_model = {key: score(some, "nlpd_standardised").mean for key, some in group(found, "model", "recipe").items()}
+        for (model, recipe), nlpd in by_model.items():
+            if model == "gpflux":
+                continue
+            name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}: NLPD {nlpd:.3f}"
+            if nlpd > published:
+                yield f"{name}, GPflux published {published:.3f}."
+            peer = by_model.get(("gpflux", "gpflux" if recipe == "gpflux" else "ours"))
+            if peer is not None and nlpd > peer:
+                yield f"{name}, GPflux here with the same recipe {peer:.3f}."
+
+
+def _airline(records: Sequence[Record]) -> Iterator[str]:
+    for (size, seconds), found in sorted(group(records, "base_size", "seconds").items()):
+        nlpd = {key: score(some, "nlpd").mean for key, some in group(found, "features", "M", "K").items()}
+        orthogonal = nlpd.get(("softplus", size, size))
+        for (features, num_base, num_orthogonal), other in nlpd.items():
+            if orthogonal is not None and other < orthogonal:
+                yield (
+                    f"Airline, M = {size}, {seconds:g} s: softplus (M, M) has NLPD {orthogonal:.4f}, "
+                    f"{LABELS[features]} ({num_base}, {num_orthogonal}) {other:.4f}."
+                )
+
+
+def _calibration(records: Sequence[Record]) -> Iterator[str]:
+    for (data_set,), found in group(records, "data").items():
+        errors = {key: score(some, "calibration_error").mean for (key,), some in group(found, "model").items()}
+        for model in ("orthogonal", "deep"):
+            if errors.get(model, 0.0) > errors.get("svgp", float("inf")):
+                yield (
+                    f"Calibration, {data_set}: error {errors[model]:.3f} of the {model} model, {errors['svgp']:.3f} of "
+                    "SVGP."
+                )
+
+
+def _speed(records: Sequence[Record]) -> Iterator[str]:
+    for record in records:
+        settings, results = record["settings"], record["results"]
+        place = f"M = K = {settings['size']}, threads: {settings['threads']}"
+        if settings["what"] == "step":
+            seconds = results["seconds"]
+            for peer in ("GPflow", "GPyTorch"):
+                if peer in seconds and seconds["ours"] > seconds[peer]:
+                    yield f"Speed, step, {place}: {seconds['ours'] / seconds[peer]:.2f} times the time of {peer}."
+        if settings["what"] == "growth N" and results["exponent"] > 1.05:
+            yield f"Speed: the step grows like N to the power of {results['exponent']:.2f}."

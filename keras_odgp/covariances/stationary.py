@@ -35,10 +35,6 @@ class _Profile(NamedTuple):
     evaluate: Callable[[tf.Tensor | None, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-def _distance(square: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(tf.maximum(square, SMALLEST_SQUARE))
-
-
 def _times(variance: tf.Tensor | None, values: tf.Tensor) -> tf.Tensor:
     return values if variance is None else variance * values
 
@@ -49,20 +45,20 @@ def _squared_exponential(variance: tf.Tensor | None, square: tf.Tensor) -> tuple
 
 
 def _matern12(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    distance = _distance(square)
+    distance = tf.sqrt(square)
     K = _times(variance, tf.exp(-distance))
     # The kernel has no derivative at distance zero; zero is what GPflow takes.
-    return K, tf.where(square < SMALLEST_SQUARE, tf.zeros_like(K), K / distance)
+    return K, tf.where(square <= SMALLEST_SQUARE, tf.zeros_like(K), K / distance)
 
 
 def _matern32(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    distance = _distance(square)
+    distance = tf.sqrt(square)
     decay = _times(variance, tf.exp(-distance))
     return (1.0 + distance) * decay, decay
 
 
 def _matern52(variance: tf.Tensor | None, square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    distance = _distance(square)
+    distance = tf.sqrt(square)
     decay = _times(variance, tf.exp(-distance))
     linear = (1.0 + distance) * decay
     return linear + (square * decay) * (1.0 / 3.0), linear
@@ -123,10 +119,10 @@ def amplitude(part: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
 def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoints, second: ScaledPoints) -> tf.Tensor:
     @tf.custom_gradient
     def run(left: tf.Tensor, right: tf.Tensor, *variances: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        square = _squares(left, right)
-        off_diagonal = 1.0 - identity_like(square) if first is second else None
-        if off_diagonal is not None:  # exactly zero, where the product leaves rounding errors
-            square *= off_diagonal
+        product = tf.matmul(left, right, transpose_b=True)
+        off_diagonal = 1.0 - identity_like(product) if first is second else None
+        # On the diagonal exactly zero, where the product leaves rounding errors.
+        square = _floored(product if off_diagonal is None else product * off_diagonal)
         K, derivative = profile.evaluate(variances[0] if variances else None, square)
         if off_diagonal is not None:
             derivative *= off_diagonal
@@ -149,9 +145,9 @@ def _centre(points: tf.Tensor) -> tf.Tensor:
     return tf.stop_gradient(tf.sort(points, axis=0)[tf.shape(points)[0] // 2])
 
 
-def _squares(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Squared distances; rounding could make those of near points negative, and a covariance above the variance."""
-    return tf.maximum(tf.matmul(left, right, transpose_b=True), 0.0)
+def _floored(square: tf.Tensor) -> tf.Tensor:
+    """Squared distances that rounding has not made negative, and whose root has a derivative."""
+    return tf.maximum(square, SMALLEST_SQUARE)
 
 
 def _left(points: tf.Tensor) -> tf.Tensor:
@@ -195,5 +191,5 @@ def evaluate_prepared(
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
     scale, centre, right = prepared
-    square = _squares(_left(active_columns(kernel, X) / scale - centre), right)
+    square = _floored(tf.matmul(_left(active_columns(kernel, X) / scale - centre), right, transpose_b=True))
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,11 +21,14 @@ class Deadline:
 
     model: Any
 
-    def start(self, seconds: float, *, times: Sequence[float] = (), evaluate: Evaluate | None = None) -> Any:
+    def start(
+        self, seconds: float, *, times: Sequence[float] = (), evaluate: Evaluate | None = None, anneal: bool = False
+    ) -> Any:
         """Sets the clock.
 
         Args:
             seconds: When training ends.
+            anneal: Whether the learning rate falls to a hundredth by then, along half a cosine.
             times: Seconds at which to evaluate, increasing.
             evaluate: Returns scores of the model as it is.
         """
@@ -32,7 +36,11 @@ class Deadline:
         self.curve: list[dict[str, Any]] = []
         self._times, self._evaluate = list(times), evaluate
         self._since: float | None = None
+        self._anneal, self._first_rate = anneal, 0.0
         return self
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._first_rate = float(self.model.optimizer.learning_rate)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.steps += 1
@@ -46,6 +54,9 @@ class Deadline:
             while self._times and self._times[0] <= self.spent:
                 del self._times[0]
             self._since = time.process_time() - self.spent
+        if self._anneal:
+            share = 0.5 + 0.5 * math.cos(math.pi * min(self.spent / self.seconds, 1.0))
+            self.model.optimizer.learning_rate.assign(self._first_rate * (0.01 + 0.99 * share))
         if self.spent >= self.seconds:
             self.model.stop_training = True
 

@@ -21,7 +21,6 @@ DOCS = Path(__file__).parent.parent / "docs"
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit status."""
     from benchmarks import data, runner
-    from benchmarks.allocator import keep_memory
     from benchmarks.cells import Context, Store
     from benchmarks.experiments import EXPERIMENTS
 
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"Written: {report.write(Store(results), options.docs)}")
         return 0
-    keep_memory()
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
     status, left_out = 0, []
     for name in names:
@@ -106,4 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    from benchmarks.allocator import keep_memory
+
+    keep_memory()
     sys.exit(main())

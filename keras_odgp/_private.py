@@ -22,6 +22,15 @@ def save_weights_to_buffer(model: keras.Model, buffer: Any) -> None:
     store.close()
 
 
+def num_optimizer_steps(arrays: dict[str, Any]) -> int:
+    """How many steps an optimizer had taken, from arrays of such a file by name; 0 where there is no optimizer.
+
+    One that scales losses keeps the count in the optimizer within it.
+    """
+    names = ("optimizer/vars/0", "optimizer/inner_optimizer/vars/0")
+    return max((int(arrays[name][()]) for name in names if name in arrays and arrays[name].shape == ()), default=0)
+
+
 def safe_mode() -> Any:
     """A scope in which files cannot run code, even if the process has allowed it, to which Keras's argument yields."""
     from keras.src.saving import serialization_lib  # noqa: PLC0415

@@ -199,5 +199,10 @@ def _start_last_layers(model: keras.Model, batches: Batches, examples: Any, weig
         totals = [add_statistics(*pair) for pair in zip(totals, batch_statistics(inputs, targets))]
     for layer, total in zip(heads, totals):
         assert total is not None  # there was at least one batch
+        if not all(np.isfinite(part).all() for part in total):
+            raise ValueError(
+                f"Expected finite data to start layer {layer.name!r} from. Got NaN or infinity among the inputs, or "
+                "outputs of layers before: remove or fill them first."
+            )
         with float_context(layer.compute_dtype):
             layer.posterior.set_optimal_q(factors[layer], Statistics(*(weight * part for part in total)))

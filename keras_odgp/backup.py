@@ -19,8 +19,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     Like `keras.callbacks.BackupAndRestore`, but a kill at any moment leaves a whole backup: weights, optimizer, random
     state of GP layers and the number of the epoch are one file, which takes the place of the previous one in one step.
     (That of Keras writes over the weights, and the epoch into a second file: a kill between them makes an epoch count
-    twice.) A damaged backup is refused, before the model has changed. An epoch whose loss is not finite is not kept:
-    the backup before it stays, even if training ends.
+    twice.) A damaged backup is refused, before the model has changed. An epoch that leaves a loss or weights that are
+    not finite is not kept: the backup before it stays, even if training ends.
 
     Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
     `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
@@ -73,7 +73,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         set_initial_epoch(self.model, None)  # Keras keeps it: the next `fit` would leave out its first epochs
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._has_failed = not np.isfinite(float((logs or {}).get("loss", 0.0)))
+        self._has_failed = not self._is_finite(logs or {})
         if self._has_failed:
             return
         os.makedirs(self.backup_dir, exist_ok=True)
@@ -83,3 +83,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         set_initial_epoch(self.model, None)  # if no epoch was left to train
         if self.delete_checkpoint and not self._has_failed:
             self._path.unlink(missing_ok=True)
+
+    def _is_finite(self, logs: dict[str, Any]) -> bool:
+        """Whether the loss and all weights are finite: a loss is that before the last step."""
+        values = [*self.model.get_weights(), np.asarray(logs.get("loss", 0.0))]
+        return all(np.isfinite(value).all() for value in values if value.dtype.kind == "f")

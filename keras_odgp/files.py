@@ -23,14 +23,13 @@ import h5py
 import keras
 import numpy as np
 
-from keras_odgp._private import safe_mode, save_weights_to_buffer
+from keras_odgp._private import num_optimizer_steps, safe_mode, save_weights_to_buffer
 
 __all__ = ["DamagedFileError", "load_model", "load_weights", "read_note", "save_model", "save_weights"]
 
 MAGIC = b"odgpseal"
 DIGEST_SIZE = hashlib.sha256().digest_size
 LENGTH_SIZE = 8  # of the number of bytes of the note
-FIRST_STATE = "optimizer/vars/0"  # where Keras keeps how many steps an optimizer has taken
 
 
 class DamagedFileError(ValueError):
@@ -213,26 +212,35 @@ def _check_contents(model: keras.Model, copy: Path, path: Any) -> None:
     buffer = io.BytesIO()
     save_weights_to_buffer(model, buffer)
     with h5py.File(copy) as file, h5py.File(buffer) as own:
-        of_file, of_model = _shapes(file), _shapes(own)
-        has_state = FIRST_STATE in file and file[FIRST_STATE][()] > 0 and FIRST_STATE in own
-    for part in ("weights", "optimizer"):
-        saved, expected = ({item for item in shapes.items() if _is_of(item[0], part)} for shapes in (of_file, of_model))
-        if saved != expected and (part == "weights" or has_state):
-            different = sorted(name for name, _ in saved ^ expected)
+        saved, expected = _arrays(file), _arrays(own)
+        parts = {"weights": _shapes(saved, "weights") ^ _shapes(expected, "weights")}
+        if "optimizer" in own and num_optimizer_steps(saved) > 0:
+            parts["optimizer"] = _shapes(saved, "optimizer") ^ _shapes(expected, "optimizer")
+    remedies = {"weights": "", "optimizer": " To take the weights alone, load them before `compile`."}
+    for part, different in parts.items():
+        if different:
             raise ValueError(
                 f"Expected the {part} of this model in {str(path)!r}, in number and shapes. Got a file of another "
-                f"model or optimizer, which differs in {len(different)} arrays, the first of them {different[0]!r}."
+                f"model or optimizer, which differs in {len(different)} arrays, the first of them "
+                f"{min(different)[0]!r}.{remedies[part]}"
             )
 
 
-def _is_of(name: str, part: str) -> bool:
-    return name.startswith("optimizer/") == (part == "optimizer")
-
-
-def _shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
-    file.visititems(lambda name, item: found.update({name: item.shape}) if isinstance(item, h5py.Dataset) else None)
+def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """All arrays of a file by name; links out of it are not followed."""
+    found: dict[str, h5py.Dataset] = {}
+    file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+    elsewhere = [name for name, item in found.items() if item.external or item.is_virtual]
+    if elsewhere:
+        raise ValueError(f"Expected a file that has all its weights. Got one that keeps {elsewhere[0]!r} elsewhere.")
     return found
+
+
+def _shapes(arrays: dict[str, h5py.Dataset], part: str) -> set[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the weights, or of the optimizer; states of optimizers of models within do not count."""
+    if part == "optimizer":
+        return {(name, item.shape) for name, item in arrays.items() if name.startswith("optimizer/")}
+    return {(name, item.shape) for name, item in arrays.items() if "optimizer" not in name.split("/")}
 
 
 def _check_suffix(path: Any, suffix: str) -> None:
@@ -257,7 +265,8 @@ class _MemoryFile(io.BytesIO):
 def _replace(path: Any, content: bytes, note: Any = None) -> None:
     """Writes a file beside the previous one, and puts it in its place once it is on the disk."""
     target = Path(os.path.realpath(path))  # what a link points to, not the link
-    beside = target.with_name(f".{target.name[:200]}-{secrets.token_hex(4)}")  # names have at most 255 bytes
+    stem = os.fsdecode(os.fsencode(target.name)[:200])  # names have at most 255 bytes
+    beside = target.with_name(f".{stem}-{secrets.token_hex(4)}")
     try:
         with open(beside, "xb") as file:
             file.write(content + _seal(content, note))

@@ -12,7 +12,8 @@ from layers import house
 
 import keras_odgp
 from keras_odgp.gpflow_models import OrthogonalSVGP
-from keras_odgp.layers import GaussianLikelihood, OrthogonalGP
+from keras_odgp.layers import GaussianLikelihood, OrthogonalGP, starts
+from keras_odgp.numerics import float_context
 
 X, Y = house.regression()
 
@@ -399,3 +400,28 @@ def test_closed_form_is_the_optimum_for_a_given_number_of_data():
 def test_generators_are_refused_by_name():
     with pytest.raises(TypeError, match="more than\\s*once"):
         keras_odgp.adapt(two_heads(), (batch for batch in [np.zeros((5, 3))]))
+
+
+def test_nan_beyond_the_rows_that_start_values_come_from(monkeypatch):
+    monkeypatch.setattr("keras_odgp.layers.starts.MOST_ROWS", 600)
+    x = np.random.default_rng(0).normal(size=(4000, 3))
+    kept = starts.Subset()
+    kept.add(np.arange(4000))
+    x[np.setdiff1d(np.arange(4000), kept.values)] = np.nan
+    model = keras.Sequential([keras.Input((3,)), *house.head()])
+    with pytest.raises(ValueError, match="NaN or infinity among the inputs"):
+        keras_odgp.adapt(model, x, np.zeros((4000, 1)), batch_size=4000)
+
+
+@pytest.mark.parametrize("size", [1e20, 1e39])
+def test_inputs_that_float32_cannot_square_are_refused(size):
+    with float_context("float32"):
+        kernel = gpflow.kernels.Matern52()
+    layer = OrthogonalGP(1, 4, 4, kernel, "points", dtype="float32")
+    with pytest.raises(ValueError, match="whose squares.*standardise the inputs"):
+        layer.adapt(size * X)
+
+
+def test_range_of_kernels_of_several_outputs_needs_no_covariances_between_them():
+    kernel = gpflow.kernels.SharedIndependent(gpflow.kernels.Matern52(), output_dim=3000)
+    starts.check_range(kernel, np.ones((2000, 2)), "gp")  # 2000 x 3000 x 3000 numbers would not fit

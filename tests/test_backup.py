@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -130,7 +133,78 @@ def test_other_files_are_not_taken_for_a_backup(tmp_path):
         model.fit(X, Y, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
 
 
-def test_long_names(tmp_path):
-    path = tmp_path / ("n" * 240 + ".keras")
+@pytest.mark.parametrize("name", ["n" * 240, "名" * 80])
+def test_long_names(tmp_path, name):
+    path = tmp_path / (name + ".keras")
     files.save_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), path)
     assert files.load_model(path).input_shape == (None, 2)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_state_of_another_optimizer_is_refused_within_one_that_scales_losses(tmp_path, scaled):
+    path = tmp_path / "model.weights.h5"
+
+    def compiled(optimizer):
+        model = house.sequential(*house.head())
+        model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer, loss="mse")
+        return model
+
+    trained = compiled(keras.optimizers.Adam())
+    trained.fit(X, Y, verbose=0)
+    files.save_weights(trained, path)
+    files.load_weights(compiled(keras.optimizers.Adam()), path)
+    with pytest.raises(ValueError, match="load them before `compile`"):
+        files.load_weights(compiled(keras.optimizers.SGD()), path)
+
+
+def test_models_within_models_may_have_optimizers_of_their_own(tmp_path):
+    path = tmp_path / "model.weights.h5"
+
+    def nested(is_trained):
+        inner = house.sequential(*house.head())
+        if is_trained:
+            inner.compile(keras.optimizers.Adam(), loss="mse")
+            inner.fit(X, Y, verbose=0)
+        return keras.Sequential([keras.Input(X.shape[1:]), inner])
+
+    saved, loaded = nested(True), nested(False)
+    files.save_weights(saved, path)
+    files.load_weights(loaded, path)
+    for left, right in zip(saved.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_weights_that_are_kept_elsewhere_are_refused(tmp_path):
+    path, other = tmp_path / "model.weights.h5", tmp_path / "other.raw"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    plain = tmp_path / "plain.weights.h5"
+    model.save_weights(plain)
+    other.write_bytes(b"\0" * 16)
+    with h5py.File(plain, "a") as file:
+        file.create_dataset("layers/other", (2,), "int64", external=[(str(other), 0, 16)])
+    files._replace(path, plain.read_bytes())
+    with pytest.raises(ValueError, match="keeps 'layers/other' elsewhere"):
+        files.load_weights(model, path)
+
+
+def test_links_out_of_a_file_are_not_followed(tmp_path):
+    path, fifo, plain = tmp_path / "model.weights.h5", tmp_path / "pipe", tmp_path / "plain.weights.h5"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.save_weights(plain)
+    os.mkfifo(fifo)  # whoever opens it waits for ever
+    with h5py.File(plain, "a") as file:
+        file["optimizer/vars/0"] = h5py.ExternalLink(str(fifo), "/")
+    files._replace(path, plain.read_bytes())
+    files.load_weights(model, path)  # the model has no optimizer, so nothing is looked for there
+
+
+def test_weights_of_nan_are_not_kept(tmp_path):
+    model = house.compiled(house.sequential(*house.head()))
+    backup = BackupAndRestore(tmp_path)
+    backup.set_model(model)
+    backup.on_train_begin()
+    backup.on_epoch_end(0, {"loss": np.ones(2)})
+    content = (tmp_path / "latest.weights.h5").read_bytes()
+    model.weights[0].assign(np.full(model.weights[0].shape, np.nan))
+    backup.on_epoch_end(1, {"loss": 1.0})  # of the step before
+    assert (tmp_path / "latest.weights.h5").read_bytes() == content

@@ -9,12 +9,13 @@ import textwrap
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import scipy.stats
 
 from benchmarks import __main__ as program
-from benchmarks import data, paper, report, runner, scoring
+from benchmarks import data, deadline, paper, report, report_losses, runner, scoring
 from benchmarks.cells import Context, Experiment, Store
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.report_uci import verdicts
@@ -228,5 +229,32 @@ def test_report_has_what_the_files_have(store, tmp_path):
     assert "0.90 ± 0.32 | 0.59 ± 0.23 | +0.8" in text  # sample deviation of the five; (0.9 - 0.59) / hypot
     assert "| yacht | relu | arccos1 | 128 | 128 | RMSE | 1.3 |" in text
     assert "toy, 1 cores" in text
+    losses = text.split("## Where we lose")[1]
+    assert "UCI, yacht, ReLU, arc-cosine, order 1: behind the paper at (128, 128) RMSE by 1.3 sd." in losses
     assert "Not run yet: `python -m benchmarks deep`" in text
     assert (tmp_path / "docs" / "images" / "benchmarks_uci_yacht.png").stat().st_size > 5000
+
+
+def deep_record(model, recipe, nlpd):
+    settings = {"data": "yacht", "layers": 2, "model": model, "recipe": recipe, "split": 0}
+    return {"settings": settings, "results": {"nlpd_standardised": nlpd}}
+
+
+def test_losses_are_those_to_published_runs_and_to_peers_with_the_same_recipe():
+    assert paper.GPFLUX["yacht"][1][1] == -1.084
+    found = [deep_record("softplus", "ours", -1.0), deep_record("gpflux", "ours", -1.2)]
+    found += [deep_record("points", "gpflux", -1.1), deep_record("gpflux", "gpflux", -0.9)]
+    text = report_losses.section({"uci": [], "deep": found, "airline": [], "calibration": [], "speed": []})
+    assert text.count("- Deep, yacht, layers: 2, ours, softplus, our recipe: NLPD -1.000") == 2
+    assert "GPflux published -1.084" in text
+    assert "GPflux here with the same recipe -1.200" in text
+    assert "ours, points" not in text
+
+
+def test_training_ends_in_time_with_a_small_rate():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    clock = deadline.KerasDeadline().start(0.3, anneal=True)
+    model.fit(np.ones((64, 2)), np.ones(64), batch_size=8, epochs=10**6, verbose=0, callbacks=[clock])
+    assert 0.3 <= clock.spent < 30.0
+    np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.1 * 0.01, rtol=1e-5)  # float32

@@ -78,6 +78,20 @@ def test_save_weights_to_buffer(tmp_path):
         np.testing.assert_array_equal(value, right[name])
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_num_optimizer_steps(scaled):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam()
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer, loss="mse")
+    model.fit(np.zeros((6, 2)), np.zeros(6), batch_size=2, epochs=2, verbose=0)
+    buffer = io.BytesIO()
+    _private.save_weights_to_buffer(model, buffer)
+    with h5py.File(buffer) as file:
+        found = {name: file[name] for name in ("optimizer/vars/0", "optimizer/inner_optimizer/vars/0") if name in file}
+        assert _private.num_optimizer_steps(found) == 6, f"{KERAS} numbers of steps in files"
+    assert _private.num_optimizer_steps({}) == 0
+
+
 def test_safe_mode():
     layer = keras.layers.Lambda(lambda x: x)
     before = keras.src.backend.common.global_state.get_global_attribute("safe_mode_saving")

@@ -100,9 +100,10 @@ def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[Sca
     """Inducing points and inputs `[N, D]` in the units of a known kernel, whose lengthscales are read once."""
     scale = _scale(kernel)
     arrays = [tf.convert_to_tensor(part.Z if isinstance(part, InducingPoints) else part) for part in sets]
-    scaled = [active_columns(kernel, points) / scale for points in arrays]
-    centre = _centre(scaled[0])
-    return [ScaledPoints(_left(points), _right(points)) for points in (points - centre for points in scaled)]
+    columns = [active_columns(kernel, points) for points in arrays]
+    centre = _centre(columns[0])
+    scaled = [(points - centre) / scale for points in columns]  # divided first, far points would lose their digits
+    return [ScaledPoints(_left(points), _right(points)) for points in scaled]
 
 
 def unit_covariance(first: ScaledPoints, second: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
@@ -182,8 +183,7 @@ def _scale(kernel: kernels.Kernel) -> tf.Tensor:
 
 def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """What `evaluate_prepared` needs of a known kernel and of points `[M, D]`: all but the variance."""
-    scale = _scale(kernel)
-    return scale, _centre(active_columns(kernel, Z) / scale), place(kernel, Z)[0].right
+    return _scale(kernel), _centre(active_columns(kernel, Z)), place(kernel, Z)[0].right
 
 
 def evaluate_prepared(
@@ -191,5 +191,5 @@ def evaluate_prepared(
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
     scale, centre, right = prepared
-    square = _floored(tf.matmul(_left(active_columns(kernel, X) / scale - centre), right, transpose_b=True))
+    square = _floored(tf.matmul(_left((active_columns(kernel, X) - centre) / scale), right, transpose_b=True))
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from gpflow.inducing_variables import InducingPoints, InducingVariables
-from gpflow.kernels import Kernel
+from gpflow.kernels import Kernel, MultioutputKernel
 
 from keras_odgp.gpflow_models import directions_at, points_from_data
 from keras_odgp.inducing import ActivationFeatures
@@ -80,15 +80,21 @@ def check_rows(rows: np.ndarray, layer: str, num_inputs: int) -> None:
 
 
 def check_range(kernel: Kernel, rows: np.ndarray, layer: str) -> None:
-    """Raises if the prior variance at some rows is so large that products of covariances overflow."""
-    variances = tf.convert_to_tensor(kernel(tf.constant(rows), full_cov=False))
-    limit = variances.dtype.max**0.5
-    largest = float(tf.reduce_max(variances))
+    """Raises if rows, or the prior variance at some of them, are so large that products overflow."""
+    limit = float(np.finfo(rows.dtype).max) ** 0.5
+    remedy = "standardise the inputs (`keras.layers.Normalization`), or use float64."
+    if not np.abs(rows).max() < 1e-3 * limit:
+        raise ValueError(
+            f"Expected inputs of layer {layer!r} whose squares, and sums of these, fit into {rows.dtype}, so below "
+            f"{1e-3 * limit:.0e}. Got inputs of up to {np.abs(rows).max():.0e}: {remedy}"
+        )
+    options = {"full_output_cov": False} if isinstance(kernel, MultioutputKernel) else {}
+    largest = float(tf.reduce_max(kernel(tf.constant(rows), full_cov=False, **options)))
     if not largest < limit:
         raise ValueError(
-            f"Expected data at which products of covariances of layer {layer!r} fit into {variances.dtype.name}, so "
+            f"Expected data at which products of covariances of layer {layer!r} fit into {rows.dtype}, so "
             f"prior variances below {limit:.0e}. Got {largest:.0e} at inputs of up to {np.abs(rows).max():.0e}: "
-            "standardise the inputs (`keras.layers.Normalization`), or use float64."
+            f"{remedy}"
         )
 
 

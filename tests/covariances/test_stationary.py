@@ -120,3 +120,17 @@ def test_compiles_with_xla_and_other_kernels_are_left_alone(rng):
 
     for other in (Doubled(), gpflow.kernels.Matern52() + gpflow.kernels.White()):
         assert_same(evaluate(other, X, X2), other(X, X2))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_points_far_from_zero_keep_their_digits_in_float32(name, rng):
+    X, X2 = (np.float32(1e6 + rng.normal(size=(n, 3))) for n in (9, 7))
+    weights = rng.normal(size=(9, 7))
+    results = {}
+    for dtype in ("float32", "float64"):
+        with float_context(dtype):
+            kernel = getattr(gpflow.kernels, name)(variance=1.5, lengthscales=[0.5, 1.0, 2.0])
+            inputs = (tf.constant(array, dtype) for array in (X, X2))
+            results[dtype] = value_and_gradients(evaluate, kernel, *inputs, tf.constant(weights, dtype))
+    # Differences of these inputs are exact; what is left are roundings of float32 and sums of 63 products.
+    assert_agree(results["float32"], results["float64"], 1e-5)

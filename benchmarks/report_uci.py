@@ -23,7 +23,10 @@ Test RMSE and NLPD on the original scale, mean ± sample standard deviation over
 the collapsed bound, next to the numbers of the paper (five splits of its own). The column d is the difference of the
 means in units of the combined standard deviation; negative is better than the paper. The paper's
 arc-cosine column of points fits a kernel of order 0; its activations have order 1. Points with order 1 and the
-squared exponential kernel (lengthscale held at 1, as for Matérn) have no published counterpart in our hands."""
+squared exponential kernel (lengthscale held at 1, as for Matérn) have no published counterpart in our hands.
+
+The paper prints two decimals. In the counts below a mean may be above the printed one by a printed standard deviation
+and 0.005 more, for the rounding of the mean; a deviation printed as 0.00 (RMSE of kin8nm) counts as 0.005."""
 
 
 class Verdict(NamedTuple):
@@ -33,6 +36,7 @@ class Verdict(NamedTuple):
     metric: str
     worse_by: float  # than the paper, in its standard deviations beyond what its rounding explains; <= 0 if not worse
     is_better: bool
+    exceeds_printed: bool  # above the printed mean by more than the printed deviation, without any allowance
     records: Sequence[Record]
 
 
@@ -62,7 +66,8 @@ def verdicts(cells: dict[Key, list[Record]]) -> list[Verdict]:
             ours, theirs = score(found, metric).mean, getattr(published, metric)
             excess = ours - theirs.mean - paper.ROUNDING
             worse_by = excess / max(theirs.deviation, paper.ROUNDING)
-            made.append(Verdict(key, metric, worse_by, ours < theirs.mean, found))
+            exceeds = ours > theirs.mean + theirs.deviation
+            made.append(Verdict(key, metric, worse_by, ours < theirs.mean, exceeds, found))
     return made
 
 
@@ -81,10 +86,12 @@ def summary(cells: dict[Key, list[Record]]) -> str:
             f"{len(chosen) - len(behind)} are not worse than the paper by more than one of its standard deviations, "
             f"{better} are better than it."
         )
+    strict = sum(verdict.exceeds_printed for verdict in made)
+    text.append(f"- {strict} of them would not pass without these allowances for rounding.")
     lost = [verdict for verdict in made if verdict.worse_by > 1.0]
     result = text[0] + "\n\n" + "\n".join(text[1:])
     if not lost:
-        return result + "\n\nNo cell that was run is worse by more than one standard deviation."
+        return result + "\n\nBy this rule, no cell that was run is worse by more than one standard deviation."
     rows = [
         [*(str(part) for part in verdict.key), verdict.metric.upper(), f"{verdict.worse_by:.1f}", _reason(verdict)]
         for verdict in lost

@@ -217,6 +217,8 @@ def test_verdict_counts_the_papers_deviations():
     rmse, nlpd = verdicts({key: [uci_record(0, 0.59 + 2 * 0.23, 0.90)]})
     np.testing.assert_allclose(rmse.worse_by, (2 * 0.23 - paper.ROUNDING) / 0.23)
     assert not rmse.is_better
+    assert rmse.exceeds_printed
+    assert not nlpd.exceeds_printed
     assert nlpd.is_better
 
 

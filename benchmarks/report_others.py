@@ -16,11 +16,11 @@ DEEP_TEXT = """## Deep GPs
 
 NLPD and RMSE on the standardised scale, mean ± standard deviation over n splits, by `model.fit` for a fixed CPU time on
 one thread, with M base and K orthogonal features in each layer (GPflux: M + K points). The recipe is told apart from
-the model: `our recipe` is `adapt`, Adam from 1e-2 down and batches of 256; `refreshed` has `ClosedFormUpdate` beside it;
+the model: `our recipe` is `adapt`, Adam from 1e-2 down and batches of 256; `refreshed` adds `ClosedFormUpdate`;
 `GPflux's recipe` is that of its published runs (256 points, 1,000 epochs), whose numbers are in the last columns.
 
-Kernel of the points, budget and fall of the rate of our recipe were chosen among some ten trials by test scores on split
-0 of kin8nm and power, so these two cells flatter us; other splits and sets had no say."""
+Kernel of the points, budget and fall of the rate of our recipe were chosen among some ten trials by test scores on
+split 0 of kin8nm and power, so these two cells flatter us; other splits and sets had no say."""
 
 
 def deep(records: Sequence[Record], figures: Figures) -> str:

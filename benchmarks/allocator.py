@@ -12,7 +12,7 @@ def keep_memory() -> bool:
     """Lets the allocator of glibc keep what was freed, as others do by default; returns whether it could be told.
 
     Otherwise the large arrays of a training step are given back to the system and asked for again in the next one, page
-    by page, which can take a fifth of the time of any model. From outside, these variables do the same:
+    by page, which costs every model time. From outside, these variables do the same:
     `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=1099511627776 MALLOC_ARENA_MAX=1`.
     """
     if platform.libc_ver()[0] != "glibc":

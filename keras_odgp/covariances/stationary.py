@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from gpflow import kernels
 from gpflow.inducing_variables import InducingPoints
@@ -19,6 +20,9 @@ from gpflow.inducing_variables import InducingPoints
 from keras_odgp.numerics import identity_like
 
 SMALLEST_SQUARE = 1e-36  # below it, as in GPflow, a squared distance counts as zero
+# Of points whose squared norm is above the first, squared distances are taken too small by so many roundings of what is
+# above it. Else points that coincide there are together or apart as rounding will have it, from one step to the next.
+LARGE_SQUARE, ROUNDINGS = 1e3, 8.0
 
 
 class _Profile(NamedTuple):
@@ -162,7 +166,9 @@ def _right(points: tf.Tensor) -> tf.Tensor:
 
 
 def _squared_norms(points: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
+    norms = tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
+    slack = ROUNDINGS * float(np.finfo(points.dtype.as_numpy_dtype).eps)
+    return norms - slack * tf.nn.relu(norms - LARGE_SQUARE)
 
 
 def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:

@@ -134,3 +134,14 @@ def test_points_far_from_zero_keep_their_digits_in_float32(name, rng):
             results[dtype] = value_and_gradients(evaluate, kernel, *inputs, tf.constant(weights, dtype))
     # Differences of these inputs are exact; what is left are roundings of float32 and sums of 63 products.
     assert_agree(results["float32"], results["float64"], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_points_that_coincide_many_lengthscales_from_the_others_stay_together(name, dtype, rng):
+    """Rounding would have them apart: the squares of such distances are differences of numbers of 1e16 and more."""
+    X = 1e8 * rng.normal(size=(200, 8))
+    with float_context(dtype):
+        kernel = getattr(gpflow.kernels, name)(variance=1.5, lengthscales=rng.uniform(0.5, 2.0, size=8))
+        K = evaluate(kernel, tf.constant(X, dtype), tf.constant(X.copy(), dtype))
+    np.testing.assert_array_equal(K, kernel.variance * tf.eye(200, dtype=dtype))

@@ -201,8 +201,9 @@ def _start_last_layers(model: keras.Model, batches: Batches, examples: Any, weig
         assert total is not None  # there was at least one batch
         if not all(np.isfinite(part).all() for part in total):
             raise ValueError(
-                f"Expected finite data to start layer {layer.name!r} from. Got NaN or infinity among the inputs, or "
-                "outputs of layers before: remove or fill them first."
+                f"Expected finite data to start layer {layer.name!r} from. Got NaN or infinity among the inputs, "
+                "outputs of layers before, or sums with the targets: remove or fill them first, and standardise "
+                f"targets that are too large for {layer.compute_dtype}."
             )
         with float_context(layer.compute_dtype):
             layer.posterior.set_optimal_q(factors[layer], Statistics(*(weight * part for part in total)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ class BackupAndRestore(keras.callbacks.Callback):
     Like `keras.callbacks.BackupAndRestore`, but a kill at any moment leaves a whole backup: weights, optimizer, random
     state of GP layers and the number of the epoch are one file, which takes the place of the previous one in one step.
     (That of Keras writes over the weights, and the epoch into a second file: a kill between them makes an epoch count
-    twice.) A damaged backup is refused, before the model has changed. An epoch that leaves a loss or weights that are
-    not finite is not kept: the backup before it stays, even if training ends.
+    twice.) A damaged backup is refused, before the model has changed. An epoch that leaves NaN in weights or
+    optimizer, or a loss that is not finite, is not kept, with a warning: the backup before it stays, even if training
+    ends.
 
     Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
     `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
@@ -73,8 +75,10 @@ class BackupAndRestore(keras.callbacks.Callback):
         set_initial_epoch(self.model, None)  # Keras keeps it: the next `fit` would leave out its first epochs
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._has_failed = not self._is_finite(logs or {})
-        if self._has_failed:
+        reason = self._failure(logs or {})
+        self._has_failed = reason is not None
+        if reason is not None:
+            warnings.warn(f"Epoch {epoch + 1} is not backed up, because of {reason}: look into it.", stacklevel=2)
             return
         os.makedirs(self.backup_dir, exist_ok=True)
         files.save_weights(self.model, self._path, note={"epoch": epoch + 1})
@@ -84,7 +88,18 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self.delete_checkpoint and not self._has_failed:
             self._path.unlink(missing_ok=True)
 
-    def _is_finite(self, logs: dict[str, Any]) -> bool:
-        """Whether the loss and all weights are finite: a loss is that before the last step."""
-        values = [*self.model.get_weights(), np.asarray(logs.get("loss", 0.0))]
-        return all(np.isfinite(value).all() for value in values if value.dtype.kind == "f")
+    def _failure(self, logs: dict[str, Any]) -> str | None:
+        """Why training cannot go on from here, if so. A loss is that before the last step, so it does not tell all.
+
+        Infinity counts where the optimizer moves it; masks and moments may have it, and training goes on.
+        """
+        if not np.isfinite(logs.get("loss", 0.0)).all():
+            return f"a loss of {logs['loss']}"
+        trained = {id(variable) for variable in self.model.trainable_variables}
+        for variable in [*self.model.variables, *getattr(self.model.optimizer, "variables", ())]:
+            value = keras.ops.convert_to_numpy(variable)
+            if value.dtype.kind != "f":
+                continue
+            if np.isnan(value).any() or (id(variable) in trained and not np.isfinite(value).all()):
+                return f"NaN or infinity in {variable.path!r}"
+        return None

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import keras
 import numpy as np
 
-from keras_odgp._private import num_optimizer_steps, safe_mode, save_weights_to_buffer
+from keras_odgp._private import safe_mode, save_weights_to_buffer
+from keras_odgp.file_contents import check_contents
 
 __all__ = ["DamagedFileError", "load_model", "load_weights", "read_note", "save_model", "save_weights"]
 
@@ -153,7 +153,7 @@ def load_weights(model: keras.Model, path: Any) -> None:
     with _checked_copy(path) as copy:
         if getattr(model, "optimizer", None) is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        _check_contents(model, copy, path)
+        check_contents(model, copy, path)
         with _restored_on_error(model):
             model.load_weights(copy)
 
@@ -205,42 +205,6 @@ def _checked_copy(path: Any) -> Iterator[Path]:
         copy = Path(folder, Path(path).name)
         copy.write_bytes(body)
         yield copy
-
-
-def _check_contents(model: keras.Model, copy: Path, path: Any) -> None:
-    """Raises if a file has other arrays than the model: Keras would load what fits, and say nothing of the rest."""
-    buffer = io.BytesIO()
-    save_weights_to_buffer(model, buffer)
-    with h5py.File(copy) as file, h5py.File(buffer) as own:
-        saved, expected = _arrays(file), _arrays(own)
-        parts = {"weights": _shapes(saved, "weights") ^ _shapes(expected, "weights")}
-        if "optimizer" in own and num_optimizer_steps(saved) > 0:
-            parts["optimizer"] = _shapes(saved, "optimizer") ^ _shapes(expected, "optimizer")
-    remedies = {"weights": "", "optimizer": " To take the weights alone, load them before `compile`."}
-    for part, different in parts.items():
-        if different:
-            raise ValueError(
-                f"Expected the {part} of this model in {str(path)!r}, in number and shapes. Got a file of another "
-                f"model or optimizer, which differs in {len(different)} arrays, the first of them "
-                f"{min(different)[0]!r}.{remedies[part]}"
-            )
-
-
-def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All arrays of a file by name; links out of it are not followed."""
-    found: dict[str, h5py.Dataset] = {}
-    file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-    elsewhere = [name for name, item in found.items() if item.external or item.is_virtual]
-    if elsewhere:
-        raise ValueError(f"Expected a file that has all its weights. Got one that keeps {elsewhere[0]!r} elsewhere.")
-    return found
-
-
-def _shapes(arrays: dict[str, h5py.Dataset], part: str) -> set[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the weights, or of the optimizer; states of optimizers of models within do not count."""
-    if part == "optimizer":
-        return {(name, item.shape) for name, item in arrays.items() if name.startswith("optimizer/")}
-    return {(name, item.shape) for name, item in arrays.items() if "optimizer" not in name.split("/")}
 
 
 def _check_suffix(path: Any, suffix: str) -> None:

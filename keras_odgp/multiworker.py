@@ -90,7 +90,8 @@ def fit(
     )
     model.stop_training = False
     calls.on_train_begin()
-    _check_same_start(model)
+    _check_same_start(model, [num_steps, epochs])
+    _share_start(model)
     logs: dict[str, tf.Tensor] = {}
     for epoch in range(initial_epoch(model), epochs):
         model.reset_metrics()
@@ -124,21 +125,41 @@ def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> N
         )
 
 
-def _check_same_start(model: keras.Model) -> None:
-    """Raises, in all processes, if they do not start from the same epoch and weights."""
-    strategy = model.distribute_strategy
-    own = np.array([[initial_epoch(model), *(value for weight in model.weights for value in _mark(weight))]])
-    every = strategy.gather(strategy.run(lambda: tf.constant(own)), axis=0).numpy()
+def _check_same_start(model: keras.Model, lengths: list[int]) -> None:
+    """Raises, in all processes, if they do not start from the same epoch and weights, or will not end together."""
+    own = [initial_epoch(model), *lengths, *(value for weight in model.weights for value in _mark(weight))]
+    every = _gather(model, np.array(own, np.float64))
+    plans, projections, norms = every[:, :3].astype(int), every[:, 3::2], every[:, 4::2]
+    if (plans[:, 1:] != plans[0, 1:]).any():
+        raise ValueError(
+            "Expected as many steps an epoch, and as many epochs, in all processes. Got pairs of steps and epochs "
+            f"{plans[:, 1:].tolist()}: give the same data to all."
+        )
     # Start values from the same data may differ in the last digits where processors do.
-    projections, norms = every[:, 1::2], every[:, 2::2]
-    same = np.isclose(projections, projections[:1], rtol=0.0, atol=1e-5 * norms[:1], equal_nan=True)
-    if not (same.all() and (every[:, 0] == every[0, 0]).all()):
+    same = np.isclose(projections, projections[:1], rtol=0.0, atol=1e-5 * norms[:1], equal_nan=True).all()
+    if not same or (plans[:, 0] != plans[0, 0]).any():
         raise ValueError(
             "Expected the same epoch and weights in all processes when training starts. Got first epochs "
-            f"{every[:, 0].astype(int).tolist()}, and {'equal' if same.all() else 'other'} "
+            f"{plans[:, 0].tolist()}, and {'equal' if same else 'other'} "
             "weights: make the model within `strategy.scope()`, adapt it to the same data, and keep a backup in a "
             "directory that all processes share."
         )
+
+
+def _share_start(model: keras.Model) -> None:
+    """Gives all processes the weights of the first one: what differs at the start would differ for ever."""
+    if model.distribute_strategy.num_replicas_in_sync == 1:
+        return
+    for weight in model.weights:
+        value = keras.ops.convert_to_numpy(weight)
+        if value.dtype.kind == "f":
+            weight.assign(_gather(model, value.ravel())[0].reshape(value.shape))
+
+
+def _gather(model: keras.Model, own: np.ndarray) -> np.ndarray:
+    """The vectors of all replicas, a row each."""
+    strategy = model.distribute_strategy
+    return strategy.gather(strategy.run(lambda: tf.constant(own[None])), axis=0).numpy()
 
 
 def _mark(weight: Any) -> tuple[float, float]:

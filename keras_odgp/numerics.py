@@ -157,7 +157,7 @@ def _factor(K: tf.Tensor, reference: tf.Tensor | None, name: str) -> tf.Tensor:
         start = (tf.constant(first, K.dtype), L)
         return tf.while_loop(lambda jitter, L: failed(L) & (jitter <= LARGEST_JITTER), retry, start)[1]
 
-    L = _apart(retry_while_failed)(tf.linalg.cholesky(K))
+    L = apart(retry_while_failed)(tf.linalg.cholesky(K))
     message = (
         f"The Cholesky factorisation of {name} failed: the matrix has NaN or is not positive definite, even with a "
         f"relative jitter of "
@@ -167,7 +167,7 @@ def _factor(K: tf.Tensor, reference: tf.Tensor | None, name: str) -> tf.Tensor:
         return tf.identity(L)
 
 
-def _apart(function: Any) -> Any:
+def apart(function: Any) -> Any:
     """The function, its control flow kept out of the graph around it, which would be scheduled slowly with it."""
     if tf.executing_eagerly():
         return function

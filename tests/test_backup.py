@@ -122,7 +122,8 @@ def test_an_epoch_of_nan_leaves_the_backup_before_it(tmp_path):
     content = (tmp_path / "latest.weights.h5").read_bytes()
     backup.delete_checkpoint = True
     callbacks = [backup, keras.callbacks.TerminateOnNaN()]
-    model.fit(X, np.full_like(Y, np.nan), epochs=3, verbose=0, callbacks=callbacks)
+    with pytest.warns(UserWarning, match="Epoch 2 is not backed up, because of a loss of nan"):
+        model.fit(X, np.full_like(Y, np.nan), epochs=3, verbose=0, callbacks=callbacks)
     assert (tmp_path / "latest.weights.h5").read_bytes() == content
 
 
@@ -198,13 +199,55 @@ def test_links_out_of_a_file_are_not_followed(tmp_path):
     files.load_weights(model, path)  # the model has no optimizer, so nothing is looked for there
 
 
-def test_weights_of_nan_are_not_kept(tmp_path):
+@pytest.mark.parametrize("where", ["weights", "optimizer"])
+def test_training_that_has_nan_is_not_kept(where, tmp_path):
     model = house.compiled(house.sequential(*house.head()))
+    model.optimizer.build(model.trainable_variables)
     backup = BackupAndRestore(tmp_path)
     backup.set_model(model)
     backup.on_train_begin()
     backup.on_epoch_end(0, {"loss": np.ones(2)})
     content = (tmp_path / "latest.weights.h5").read_bytes()
-    model.weights[0].assign(np.full(model.weights[0].shape, np.nan))
-    backup.on_epoch_end(1, {"loss": 1.0})  # of the step before
+    variable = model.weights[0] if where == "weights" else model.optimizer.variables[-1]
+    variable.assign(np.full(variable.shape, np.nan))
+    with pytest.warns(UserWarning, match="not backed up, because of NaN or infinity in"):
+        backup.on_epoch_end(1, {"loss": 1.0})  # of the step before
     assert (tmp_path / "latest.weights.h5").read_bytes() == content
+
+
+class Masked(keras.layers.Dense):
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.mask = self.add_weight(shape=(2,), initializer=keras.initializers.Constant(-np.inf), trainable=False)
+        self.built = True
+
+
+def test_infinity_that_is_meant_is_kept(tmp_path):
+    model = keras.Sequential([keras.Input(X.shape[1:]), Masked(1)])
+    model.compile(loss="mse")
+    model.fit(X, Y, verbose=0, callbacks=[BackupAndRestore(tmp_path, delete_checkpoint=False)])
+    assert files.read_note(tmp_path / "latest.weights.h5") == {"epoch": 1}
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        (lambda: keras.optimizers.SGD(momentum=0.9), keras.optimizers.RMSprop),
+        (keras.optimizers.Adam, keras.optimizers.AdamW),
+    ],
+    ids=["momenta for second moments", "weight decay"],
+)
+def test_state_of_an_optimizer_of_equal_shapes_is_refused(saved, loaded, tmp_path):
+    path = tmp_path / "model.weights.h5"
+
+    def compiled(optimizer):
+        model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
+        model.compile(optimizer, loss="mse")
+        return model
+
+    trained = compiled(saved())
+    trained.fit(X, Y, verbose=0)
+    files.save_weights(trained, path)
+    files.load_weights(compiled(saved()), path)
+    with pytest.raises(ValueError, match="Expected the optimizer of this model"):
+        files.load_weights(compiled(loaded()), path)

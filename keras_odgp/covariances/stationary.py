@@ -17,12 +17,9 @@ import tensorflow as tf
 from gpflow import kernels
 from gpflow.inducing_variables import InducingPoints
 
-from keras_odgp.numerics import identity_like
+from keras_odgp.numerics import RELATIVE_JITTER, apart, identity_like
 
 SMALLEST_SQUARE = 1e-36  # below it, as in GPflow, a squared distance counts as zero
-# Of points whose squared norm is above the first, squared distances are taken too small by so many roundings of what is
-# above it. Else points that coincide there are together or apart as rounding will have it, from one step to the next.
-LARGE_SQUARE, ROUNDINGS = 1e3, 8.0
 
 
 class _Profile(NamedTuple):
@@ -124,7 +121,7 @@ def amplitude(part: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
 def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoints, second: ScaledPoints) -> tf.Tensor:
     @tf.custom_gradient
     def run(left: tf.Tensor, right: tf.Tensor, *variances: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        product = tf.matmul(left, right, transpose_b=True)
+        product = _squared_distances(left, right)
         off_diagonal = 1.0 - identity_like(product) if first is second else None
         # On the diagonal exactly zero, where the product leaves rounding errors.
         square = _floored(product if off_diagonal is None else product * off_diagonal)
@@ -150,6 +147,28 @@ def _centre(points: tf.Tensor) -> tf.Tensor:
     return tf.stop_gradient(tf.sort(points, axis=0)[tf.shape(points)[0] // 2])
 
 
+def _squared_distances(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Squared distances `[N, M]` from their factors, up to rounding.
+
+    Rounding of the product is relative to the squared norms. Where it exceeds what the jitter makes up for, because
+    points are thousands of lengthscales from the centre (30 in float32), neighbours would be together or apart by
+    chance, and K would not be positive definite: there, distances are taken column by column.
+    """
+    largest = tf.maximum(tf.reduce_max(left[:, -2]), tf.reduce_max(right[:, -1]))
+    is_rounded = largest * np.finfo(left.dtype.as_numpy_dtype).eps > 10.0 * RELATIVE_JITTER[left.dtype]
+
+    def choose(is_rounded: tf.Tensor, product: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+        return tf.cond(is_rounded, lambda: _column_by_column(left, right), lambda: product)
+
+    return apart(choose)(is_rounded, tf.matmul(left, right, transpose_b=True), left, right)
+
+
+def _column_by_column(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    first, second = (tf.transpose(points) for points in (left[:, :-2], -0.5 * right[:, :-2]))  # [D, N], [D, M]
+    start = tf.zeros((tf.shape(left)[0], tf.shape(right)[0]), left.dtype)
+    return tf.foldl(lambda total, pair: total + tf.square(pair[0][:, None] - pair[1]), (first, second), start)
+
+
 def _floored(square: tf.Tensor) -> tf.Tensor:
     """Squared distances that rounding has not made negative, and whose root has a derivative."""
     return tf.maximum(square, SMALLEST_SQUARE)
@@ -166,9 +185,7 @@ def _right(points: tf.Tensor) -> tf.Tensor:
 
 
 def _squared_norms(points: tf.Tensor) -> tf.Tensor:
-    norms = tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
-    slack = ROUNDINGS * float(np.finfo(points.dtype.as_numpy_dtype).eps)
-    return norms - slack * tf.nn.relu(norms - LARGE_SQUARE)
+    return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
 
 
 def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
@@ -197,5 +214,5 @@ def evaluate_prepared(
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
     scale, centre, right = prepared
-    square = _floored(tf.matmul(_left((active_columns(kernel, X) - centre) / scale), right, transpose_b=True))
+    square = _floored(_squared_distances(_left((active_columns(kernel, X) - centre) / scale), right))
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

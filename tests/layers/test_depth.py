@@ -147,13 +147,22 @@ def test_samples_have_the_moments():
     assert abs(samples.var() / float(variance[0, 0]) - 1) < 4 * np.sqrt(2 / 20_000)
 
 
-def test_masked_steps_do_not_count():
+def keras_casts_masks():
+    """Whether an input keeps its mask if a layer, any one, casts it: not in Keras 3.12."""
+    masked = keras.layers.Masking(dtype="float32")(np.ones((1, 2, 1)))
+    return getattr(keras.layers.Dense(1, dtype="float64")(masked), "_keras_mask", None) is not None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_masked_steps_do_not_count(dtype):
+    if dtype == "float32" and not keras_casts_masks():
+        pytest.skip(f"Keras {keras.__version__} loses masks of inputs that it casts; docs/sharp_bits.md says so")
     x = np.random.default_rng(0).normal(size=(10, 4, 3))
     x[:, 2:] = 0.0
     model = keras.Sequential(
         [
             keras.Input((4, 3)),
-            keras.layers.Masking(),
+            keras.layers.Masking(dtype=dtype),
             layers.OrthogonalGP(1, 6, 5, num_levels=4, return_moments=True, num_data=10),
             layers.GaussianLikelihood(),
         ]

@@ -41,6 +41,11 @@ KERNELS = {
     "gpflow.Matern52": lambda D: gpflow.kernels.Matern52(lengthscales=np.full(D, D**0.5)),
     "gpflow.SquaredExponential": lambda D: gpflow.kernels.SquaredExponential(lengthscales=np.full(D, D**0.5)),
 }
+# Whose covariances and gradients are ours, too, but which the random configurations do without.
+OTHER_KERNELS = {
+    "gpflow.Matern12": lambda D: gpflow.kernels.Matern12(lengthscales=np.full(D, D**0.5)),
+    "gpflow.Matern32": lambda D: gpflow.kernels.Matern32(lengthscales=np.full(D, D**0.5)),
+}
 # What may be refused, and how: each a part of a message that says what to do.
 DOCUMENTED = {
     "whole levels": "Harmonics come in whole levels, and level",

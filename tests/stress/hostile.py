@@ -22,6 +22,9 @@ INPUTS = (
     "columns of scales 1e-8, 1 and 1e8",
     "inputs far from zero",
     "outlier of 1e6 in the inputs",
+    "clusters 100 apart",
+    "clusters 1e4 apart",
+    "clusters 1e8 apart",
 )
 
 
@@ -38,6 +41,12 @@ def ordinary(num: int = NUM_DATA) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(7)
     x = rng.normal(size=(num, NUM_INPUTS))
     return x, np.sin(2.0 * x[:, :1]) + 0.1 * rng.normal(size=(num, 1))
+
+
+def _clusters(distance: float) -> Data:
+    """Rows of two clusters, near enough to each other within them that covariances there matter."""
+    x, y = ordinary(100)
+    return Data(x + distance * (np.arange(100) % 5 < 2)[:, None], y, batch_size=32)
 
 
 def _replaced(values: np.ndarray, index: object, value: object) -> np.ndarray:
@@ -65,6 +74,9 @@ def trainable() -> dict[str, Data]:
         "inputs of scale 1e8": Data(1e8 * x, y),
         "columns of scales 1e-8, 1 and 1e8": Data(x * np.array([1e-8, 1.0, 1e8]), y),
         "inputs far from zero": Data(x + 1e6, y),
+        "clusters 100 apart": _clusters(100.0),
+        "clusters 1e4 apart": _clusters(1e4),
+        "clusters 1e8 apart": _clusters(1e8),
         "targets of scale 1e-8": Data(x, 1e-8 * y),
         "targets of scale 1e8": Data(x, 1e8 * y),
         "outlier of 1e6 in the inputs": Data(one_outlier, y),

@@ -28,6 +28,7 @@ AXES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "step": lambda r: {"graph": "compiled", "keras": "compiled by Keras", "eager": "eager"}[r["step"]],
 }
 FAULTS = ("damaged", "attacks", "saving", "kills", "multiworker", "long", "threads")
+LEAST_RANDOM, MOST_SECONDS = 500, 3600
 LIBRARIES = ("keras", "tensorflow", "tensorflow-probability", "gpflow", "numpy", "scipy")
 
 
@@ -121,7 +122,7 @@ def fault_section(records: list[dict[str, Any]]) -> Iterator[str]:
         elif r["kind"] == "kills":
             resumed = sum(epoch > 0 for epoch in r["first_epochs"])
             what = f"resumed {resumed} times after the last epoch, weights equal to the last bit"
-            rows.append(("training killed (SIGKILL) and started again", r["tried"], what))
+            rows.append((f"training killed (SIGKILL) and started again, steps {r['steps']}", r["tried"], what))
         elif r["kind"] == "multiworker":
             rows.append((r["what"], 2, r["outcome"]))
         elif r["kind"] == "long":
@@ -146,11 +147,27 @@ def document(records: list[dict[str, Any]], seconds: float) -> str:
     return "\n".join(lines)
 
 
+def shortcomings(records: list[dict[str, Any]], seconds: float) -> Iterator[str]:
+    """What a run lacks of what the document promises."""
+    number = sum(r["kind"] == "random" for r in records)
+    if number < LEAST_RANDOM:
+        yield f"{number} random configurations, fewer than {LEAST_RANDOM}"
+    missing = {"random", "hostile", "inputs", *FAULTS} - {r["kind"] for r in records}
+    if missing:
+        yield f"nothing of {sorted(missing)}"
+    if seconds >= MOST_SECONDS:
+        yield f"{seconds / 60:.0f} minutes, which should be below {MOST_SECONDS / 60:.0f}"
+
+
 def main(folder: Path, target: Path, seconds: float) -> None:
+    records = load(folder)
+    lacking = list(shortcomings(records, seconds))
+    if lacking:
+        sys.exit(f"The table stays as it was. The run had {'; '.join(lacking)}.")
     text = target.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    target.write_text(f"{before}{BEGIN}\n\n{document(load(folder), seconds).strip()}\n\n{END}{after}")
+    target.write_text(f"{before}{BEGIN}\n\n{document(records, seconds).strip()}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from keras_odgp.numerics import float_context
 
 DTYPES = ("float64", "float32") if IS_FULL else ("float32",)
 DEPTHS = (1, 2) if IS_FULL else (1,)
+KERNELS = configurations.KERNELS | configurations.OTHER_KERNELS
 TRAINABLE, REFUSED = hostile.trainable(), hostile.refused()
 
 
@@ -82,10 +83,10 @@ def is_too_large(kernel: str, dtype: str, data: hostile.Data) -> bool:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("whiten", [False, True] if IS_FULL else [False])
-@pytest.mark.parametrize("kernel", configurations.KERNELS if IS_FULL else ["gpflow.SquaredExponential"])
+@pytest.mark.parametrize("kernel", KERNELS if IS_FULL else ["gpflow.SquaredExponential"])
 def test_inputs_with_any_kernel(kernel, whiten, dtype, record, unoptimised, forget_models):
     with float_context(dtype):
-        made = configurations.KERNELS[kernel](hostile.NUM_INPUTS)
+        made = KERNELS[kernel](hostile.NUM_INPUTS)
     features = "points" if kernel.startswith("gpflow") else "softplus"
     options = {"kernel": made, "features": features, "num_orthogonal": 20, "whiten": whiten}
     with warnings.catch_warnings():

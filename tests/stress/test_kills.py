@@ -16,7 +16,8 @@ from stress.forms import IS_FULL
 
 import keras_odgp
 
-NUM_KILLS, NUM_EPOCHS = (10, 24) if IS_FULL else (1, 4)
+# Numbers of kills and of epochs.
+RUNS = {"eager": (10, 24), "compiled": (3, 9)} if IS_FULL else {"eager": (1, 4)}
 
 
 def read_diary(path):
@@ -42,7 +43,9 @@ def check_resumed(attempts, num_epochs):
     assert attempts[-1]["end"][-1] == num_epochs - 1, attempts
 
 
-def test_killed_training_ends_with_equal_weights(tmp_path, record):
+@pytest.mark.parametrize("steps", RUNS)
+def test_killed_training_ends_with_equal_weights(steps, tmp_path, record):
+    num_kills, num_epochs = RUNS[steps]
     roots = [str(Path(keras_odgp.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     # One thread, so that sums have one order.
     environment = {
@@ -52,13 +55,13 @@ def test_killed_training_ends_with_equal_weights(tmp_path, record):
         "TF_NUM_INTEROP_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
     }
-    command = [sys.executable, Path(__file__).with_name("kills.py"), tmp_path, str(NUM_KILLS), str(NUM_EPOCHS)]
+    command = [sys.executable, Path(__file__).with_name("kills.py"), tmp_path, str(num_kills), str(num_epochs), steps]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     codes = json.loads(run.stdout.splitlines()[-1])["codes"]
     assert codes[0] == codes[-1] == 0, run.stderr[-3000:]
     kills = codes.count(-signal.SIGKILL)
-    assert kills == NUM_KILLS, codes
+    assert kills == num_kills, codes
     with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "killed.npz") as killed:
         assert whole.files == killed.files
         for name in whole.files:
@@ -67,8 +70,8 @@ def test_killed_training_ends_with_equal_weights(tmp_path, record):
     assert "latest.weights.h5" not in left  # it has served
     assert all(name.startswith(".latest.weights.h5-") for name in left), left
     attempts = read_diary(tmp_path / "killed.epochs")
-    check_resumed(attempts, NUM_EPOCHS)  # equal weights alone would also come of training from the beginning
-    record("kills", tried=kills, equal=True, first_epochs=[attempt["begin"][0] for attempt in attempts])
+    check_resumed(attempts, num_epochs)  # equal weights alone would also come of training from the beginning
+    record("kills", steps=steps, tried=kills, equal=True, first_epochs=[attempt["begin"][0] for attempt in attempts])
 
 
 def test_damaged_backup_is_refused(tmp_path):

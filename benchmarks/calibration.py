@@ -23,7 +23,7 @@ def sources(settings: Settings) -> tuple[Experiment, Settings]:
         return uci.EXPERIMENT, uci.cell(data_set, ("points", "arccos1"), (256, 0), split, **protocol)
     if settings["model"] == "orthogonal":
         return uci.EXPERIMENT, uci.cell(data_set, ("softplus", "arccos1"), (128, 128), split, **protocol)
-    return deep.EXPERIMENT, deep.cell(data_set, "softplus", "ours", 2, split, **protocol)
+    return deep.EXPERIMENT, deep.cell(data_set, "points", "ours", 2, split, **protocol)
 
 
 def run(settings: Settings, context: Context) -> dict[str, Any]:

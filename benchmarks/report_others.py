@@ -102,10 +102,10 @@ def snelson(records: Sequence[Record], figures: Figures) -> str:
         )
     head = ["kernel", "units", "L", "M", "K", "n", "ELBO", "converged", "iterations per CPU second", "their ELBO"]
     text = (
-        "## Snelson: one dimension\n\nELBO after L-BFGS over features and hyperparameters, q at its optimum, on the 200 "
-        "rows, mean ± standard deviation over n starts, and how many of them converged within the iterations that were "
-        "allowed. Iterations per second of CPU time on one thread (compilation included) are those of L-BFGS over q "
-        "too, from N(0, I), unwhitened, as in the paper; that ELBO is the one after 300 of them, far from converged."
+        "## Snelson: one dimension\n\nELBO after L-BFGS over features and hyperparameters, q at its optimum, on the "
+        "200 rows, mean ± standard deviation over n starts, and how many of them converged within the iterations that "
+        "were allowed. Iterations per second of CPU time on one thread (compilation included) are those of L-BFGS over "
+        "q too, from N(0, I), unwhitened, as in the paper; their ELBO is that after 300 of them, far from converged."
     )
     return "\n\n".join([text, table(head, sorted(rows)), _snelson_figure(records, figures)])
 

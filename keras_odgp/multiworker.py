@@ -128,7 +128,7 @@ def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> N
 def _check_same_start(model: keras.Model, lengths: list[int]) -> None:
     """Raises, in all processes, if they do not start from the same epoch and weights, or will not end together."""
     own = [initial_epoch(model), *lengths, *(value for weight in model.weights for value in _mark(weight))]
-    every = _gather(model, np.array(own, np.float64))
+    every: Any = _gather(model, np.array(own, np.float64))
     plans, projections, norms = every[:, :3].astype(int), every[:, 3::2], every[:, 4::2]
     if (plans[:, 1:] != plans[0, 1:]).any():
         raise ValueError(

@@ -62,8 +62,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         if not self.model.built:
             raise ValueError("Expected a model that is built before `fit`: call it on a batch of data, or `adapt` it.")
         self._has_failed = False
-        if not self._path.exists():
-            return
+        if self._path.exists():
+            self._restore()
+        self._may_be_infinite = {id(v) for v in self.model.variables if not _is_finite(v)}
+
+    def _restore(self) -> None:
         note = files.read_note(self._path)
         if not isinstance(note, dict) or "epoch" not in note:
             raise ValueError(f"Expected a backup of training. Got a file without an epoch: {str(self._path)!r}.")
@@ -91,15 +94,21 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _failure(self, logs: dict[str, Any]) -> str | None:
         """Why training cannot go on from here, if so. A loss is that before the last step, so it does not tell all.
 
-        Infinity counts where the optimizer moves it; masks and moments may have it, and training goes on.
+        Infinity that was there from the start is meant, as in a mask; moments of an optimizer may overflow, and
+        training goes on.
         """
         if not np.isfinite(logs.get("loss", 0.0)).all():
             return f"a loss of {logs['loss']}"
-        trained = {id(variable) for variable in self.model.trainable_variables}
-        for variable in [*self.model.variables, *getattr(self.model.optimizer, "variables", ())]:
-            value = keras.ops.convert_to_numpy(variable)
-            if value.dtype.kind != "f":
-                continue
-            if np.isnan(value).any() or (id(variable) in trained and not np.isfinite(value).all()):
+        optimizer = {id(variable): variable for variable in getattr(self.model.optimizer, "variables", ())}
+        for variable in [*self.model.variables, *optimizer.values()]:
+            may_be_infinite = id(variable) in self._may_be_infinite or id(variable) in optimizer
+            if not _is_finite(variable, may_be_infinite=may_be_infinite):
                 return f"NaN or infinity in {variable.path!r}"
         return None
+
+
+def _is_finite(variable: keras.Variable, *, may_be_infinite: bool = False) -> bool:
+    value = keras.ops.convert_to_numpy(variable)
+    if value.dtype.kind != "f":
+        return True
+    return not np.isnan(value).any() and (may_be_infinite or bool(np.isfinite(value).all()))

@@ -7,7 +7,7 @@ Keras's own `train_step` and callbacks, and nothing else. Once Keras mends this,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -89,9 +89,7 @@ def fit(
         model=model,
     )
     model.stop_training = False
-    calls.on_train_begin()
-    _check_same_start(model, [num_steps, epochs])
-    _share_start(model)
+    _begin(model, calls.on_train_begin, [num_steps, epochs])
     logs: dict[str, tf.Tensor] = {}
     for epoch in range(initial_epoch(model), epochs):
         model.reset_metrics()
@@ -125,22 +123,37 @@ def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> N
         )
 
 
-def _check_same_start(model: keras.Model, lengths: list[int]) -> None:
-    """Raises, in all processes, if they do not start from the same epoch and weights, or will not end together."""
-    own = [initial_epoch(model), *lengths, *(value for weight in model.weights for value in _mark(weight))]
-    every: Any = _gather(model, np.array(own, np.float64))
-    plans, projections, norms = every[:, :3].astype(int), every[:, 3::2], every[:, 4::2]
-    if (plans[:, 1:] != plans[0, 1:]).any():
+def _begin(model: keras.Model, on_train_begin: Callable[[], None], lengths: list[int]) -> None:
+    """Starts training in all processes, or in none: all raise an error if one does, or if they would not match."""
+    error = None
+    try:
+        on_train_begin()
+    except Exception as raised:  # of a backup that cannot be read, say; the others would wait for ever
+        error = raised
+    plans: Any = _gather(model, np.array([error is not None, initial_epoch(model), len(model.weights), *lengths]))
+    if error is not None:
+        raise error
+    if plans[:, 0].any():
+        raise RuntimeError("Another process could not start training. Its own error says why.")
+    if (plans[:, 2:] != plans[0, 2:]).any():
         raise ValueError(
-            "Expected as many steps an epoch, and as many epochs, in all processes. Got pairs of steps and epochs "
-            f"{plans[:, 1:].tolist()}: give the same data to all."
+            "Expected the same model, as many steps an epoch, and as many epochs in all processes. Got numbers of "
+            f"weights, steps and epochs {plans[:, 2:].tolist()}: give the same data to all."
         )
+    _check_same_start(model, plans[:, 1].tolist())
+    _share_start(model)
+
+
+def _check_same_start(model: keras.Model, first_epochs: list[int]) -> None:
+    """Raises, in all processes, if they do not start from the same epoch and weights."""
+    marks: Any = _gather(model, np.array([value for weight in model.weights for value in _mark(weight)]))
+    projections, norms = marks[:, ::2], marks[:, 1::2]
     # Start values from the same data may differ in the last digits where processors do.
     same = np.isclose(projections, projections[:1], rtol=0.0, atol=1e-5 * norms[:1], equal_nan=True).all()
-    if not same or (plans[:, 0] != plans[0, 0]).any():
+    if not same or len(set(first_epochs)) > 1:
         raise ValueError(
             "Expected the same epoch and weights in all processes when training starts. Got first epochs "
-            f"{plans[:, 0].tolist()}, and {'equal' if same else 'other'} "
+            f"{first_epochs}, and {'equal' if same else 'other'} "
             "weights: make the model within `strategy.scope()`, adapt it to the same data, and keep a backup in a "
             "directory that all processes share."
         )
@@ -150,22 +163,22 @@ def _share_start(model: keras.Model) -> None:
     """Gives all processes the weights of the first one: what differs at the start would differ for ever."""
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
-    for weight in model.weights:
-        value = keras.ops.convert_to_numpy(weight)
+    for variable in [*model.weights, *model.optimizer.variables]:
+        value = keras.ops.convert_to_numpy(variable)
         if value.dtype.kind == "f":
-            weight.assign(_gather(model, value.ravel())[0].reshape(value.shape))
-
-
-def _gather(model: keras.Model, own: np.ndarray) -> np.ndarray:
-    """The vectors of all replicas, a row each."""
-    strategy = model.distribute_strategy
-    return strategy.gather(strategy.run(lambda: tf.constant(own[None])), axis=0).numpy()
+            variable.assign(_gather(model, value.ravel())[0].reshape(value.shape))
 
 
 def _mark(weight: Any) -> tuple[float, float]:
     """What stands for a weight: its projection onto a fixed random direction, and its norm."""
     values = np.asarray(keras.ops.convert_to_numpy(weight), np.float64).ravel()
     return float(np.random.default_rng(0).normal(size=values.size) @ values), float(np.linalg.norm(values))
+
+
+def _gather(model: keras.Model, own: np.ndarray) -> np.ndarray:
+    """The vectors of all replicas, a row each."""
+    strategy = model.distribute_strategy
+    return strategy.gather(strategy.run(lambda: tf.constant(own[None])), axis=0).numpy()
 
 
 def _sharded(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -25,6 +25,7 @@ ORDER = [
     "_private",
     "_version",
     "checks",
+    "file_contents",
     "files",
     "backup",
     "numerics",

@@ -20,6 +20,9 @@ from gpflow.inducing_variables import InducingPoints
 from keras_odgp.numerics import RELATIVE_JITTER, apart, identity_like
 
 SMALLEST_SQUARE = 1e-36  # below it, as in GPflow, a squared distance counts as zero
+# Of squared distances in one product: a tenth of the jitter. In float32, where ordinary inputs exceed that, ten times
+# the jitter: what is in between, retries of the factorisation make up for.
+LARGEST_ERROR = {tf.float64: 0.1 * RELATIVE_JITTER[tf.float64], tf.float32: 10.0 * RELATIVE_JITTER[tf.float32]}
 
 
 class _Profile(NamedTuple):
@@ -130,10 +133,10 @@ def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoin
             derivative *= off_diagonal
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            square_bar = upstream * derivative
+            left_bar, right_bar = _pull_back(upstream * derivative, left, right)
             return (
-                profile.slope * tf.matmul(square_bar, right),
-                profile.slope * tf.matmul(square_bar, left, transpose_a=True),
+                profile.slope * left_bar,
+                profile.slope * right_bar,
                 *(tf.reduce_sum(upstream * K) / variance for variance in variances),
             )
 
@@ -148,25 +151,80 @@ def _centre(points: tf.Tensor) -> tf.Tensor:
 
 
 def _squared_distances(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Squared distances `[N, M]` from their factors, up to rounding.
+    """Squared distances `[N, M]` from their factors, by one product, or column by column where that loses too much."""
 
-    Rounding of the product is relative to the squared norms. Where it exceeds what the jitter makes up for, because
-    points are thousands of lengthscales from the centre (30 in float32), neighbours would be together or apart by
-    chance, and K would not be positive definite: there, distances are taken column by column.
+    @tf.custom_gradient
+    def run(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        square = _by_columns_if_far(_product, _square_by_columns, left, right)
+        return square, lambda upstream: _pull_back(upstream, left, right)
+
+    return run(left, right)
+
+
+def _pull_back(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gradients in both factors of squared distances; differentiated further as those of the product."""
+
+    @tf.custom_gradient
+    def run(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[Any, Any]:
+        def gradient(left_bar: tf.Tensor, right_bar: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            upstream_bar = _product(left_bar, right) + _product(left, right_bar)
+            return upstream_bar, tf.matmul(upstream, right_bar), tf.matmul(upstream, left_bar, transpose_a=True)
+
+        return _by_columns_if_far(_pull_back_product, _pull_back_by_columns, left, right, upstream), gradient
+
+    return run(upstream, left, right)
+
+
+def _by_columns_if_far(ordinary: Any, by_columns: Any, left: tf.Tensor, right: tf.Tensor, *others: tf.Tensor) -> Any:
+    """The result of one of two functions of the same.
+
+    Rounding of a product is relative to the squared norms. For points thousands of lengthscales from the centre (30 in
+    float32) it would decide which neighbours are together, and K would not be positive definite, whatever the jitter.
     """
     largest = tf.maximum(tf.reduce_max(left[:, -2]), tf.reduce_max(right[:, -1]))
-    is_rounded = largest * np.finfo(left.dtype.as_numpy_dtype).eps > 10.0 * RELATIVE_JITTER[left.dtype]
+    error = largest * np.finfo(left.dtype.as_numpy_dtype).eps
+    is_far = (error > LARGEST_ERROR[left.dtype]) & tf.math.is_finite(largest)
 
-    def choose(is_rounded: tf.Tensor, product: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-        return tf.cond(is_rounded, lambda: _column_by_column(left, right), lambda: product)
+    def choose(is_far: tf.Tensor, *tensors: tf.Tensor) -> Any:
+        return tf.cond(is_far, lambda: by_columns(*tensors), lambda: ordinary(*tensors))
 
-    return apart(choose)(is_rounded, tf.matmul(left, right, transpose_b=True), left, right)
+    # Whose derivatives are given by hand: TensorFlow need not keep what it would take them from.
+    return apart(choose)(is_far, *(tf.stop_gradient(tensor) for tensor in (left, right, *others)))
 
 
-def _column_by_column(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    first, second = (tf.transpose(points) for points in (left[:, :-2], -0.5 * right[:, :-2]))  # [D, N], [D, M]
+def _product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(left, right, transpose_b=True)
+
+
+def _pull_back_product(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.matmul(upstream, right), tf.matmul(upstream, left, transpose_a=True)
+
+
+def _columns(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Columns of both sets of points, `[D, N]` and `[D, M]`."""
+    return tf.transpose(left[:, :-2]), tf.transpose(-0.5 * right[:, :-2])
+
+
+def _square_by_columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     start = tf.zeros((tf.shape(left)[0], tf.shape(right)[0]), left.dtype)
-    return tf.foldl(lambda total, pair: total + tf.square(pair[0][:, None] - pair[1]), (first, second), start)
+
+    def add(total: tf.Tensor, pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return total + tf.square(pair[0][:, None] - pair[1])
+
+    return tf.foldl(add, _columns(left, right), start, parallel_iterations=1)  # whatever D, two arrays [N, M]
+
+
+def _pull_back_by_columns(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gradients as if squared norms were none of the factors: those of points are complete without them."""
+
+    def pull(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        weighted = upstream * (pair[0][:, None] - pair[1])
+        return 2.0 * tf.reduce_sum(weighted, axis=1), tf.reduce_sum(weighted, axis=0)
+
+    signature = (left.dtype, right.dtype)
+    bars = tf.map_fn(pull, _columns(left, right), parallel_iterations=1, fn_output_signature=signature)
+    left_bar, right_bar = (tf.pad(tf.transpose(bar), [[0, 0], [0, 2]]) for bar in bars)
+    return left_bar, right_bar
 
 
 def _floored(square: tf.Tensor) -> tf.Tensor:

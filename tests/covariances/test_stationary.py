@@ -8,8 +8,8 @@ from builders import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_odgp.covariances.stationary import evaluate
-from keras_odgp.numerics import float_context
+from keras_odgp.covariances.stationary import evaluate, evaluate_prepared, prepare
+from keras_odgp.numerics import add_jitter, float_context
 
 KERNELS = ["SquaredExponential", "Exponential", "Matern12", "Matern32", "Matern52"]
 
@@ -136,30 +136,119 @@ def test_points_far_from_zero_keep_their_digits_in_float32(name, rng):
     assert_agree(results["float32"], results["float64"], 1e-5)
 
 
-FAR = {"float32": (30.0, 100.0, 1e3), "float64": (1e4, 1e6, 1e8)}
+FAR = {"float32": (30.0, 100.0, 1e3), "float64": (1e3, 1e4, 1e6, 1e8)}
+
+
+def clusters(far, dtype, rng, num=100):
+    X = rng.normal(size=(num, 2))
+    X[6 * num // 10 :] += far
+    return X.astype(dtype)
+
+
+def by_differences(name, X, lengthscale=1.0):
+    """K in float64 from differences of points, by GPflow's kernel on a line."""
+    difference = tf.cast(X, tf.float64)[:, None] - tf.cast(X, tf.float64)
+    distances = tf.sqrt(tf.reduce_sum(tf.square(difference / lengthscale), axis=-1) + 1e-24)
+    K = getattr(gpflow.kernels, name)()(tf.zeros((1, 1), tf.float64), tf.reshape(distances, (-1, 1)))
+    return tf.reshape(K, distances.shape)
 
 
 @pytest.mark.parametrize("dtype, far", [(dtype, far) for dtype, distances in FAR.items() for far in distances])
 @pytest.mark.parametrize("name", KERNELS)
 def test_clusters_many_lengthscales_apart(name, dtype, far, rng):
-    """In each, neighbours stay neighbours, and K positive definite up to rounding of the positions themselves."""
-    X = rng.normal(size=(100, 2))
-    X[60:] += far
-    rounded = X.astype(dtype)
+    """In each, neighbours stay neighbours."""
+    X = clusters(far, dtype, rng)
     with float_context(dtype):
         kernel = getattr(gpflow.kernels, name)()
-        K = np.asarray(evaluate(kernel, tf.constant(rounded)), np.float64)
-        crossed = evaluate(kernel, tf.constant(rounded), tf.constant(rounded[::-1].copy()))[:, ::-1]
-    distances = np.linalg.norm(rounded[:, None].astype(np.float64) - rounded[None], axis=-1)
-    exact = getattr(gpflow.kernels, name)()(np.zeros((1, 1)), distances.reshape(-1, 1)).numpy().reshape(100, 100)
-    # Differences to the centre are rounded, by half a unit of the last digit of `far`; the rest is up to rounding of
-    # squares of 2,500 in float32 and of 1e8 in float64, below which they come from one product.
-    tolerance = 4.0 * far * np.finfo(dtype).eps + {"float32": 1e-3, "float64": 1e-7}[dtype]
+        K = evaluate(kernel, tf.constant(X))
+        crossed = evaluate(kernel, tf.constant(X), tf.constant(X[::-1].copy()))[:, ::-1]
+        prepared = evaluate_prepared(kernel, prepare(kernel, tf.constant(X)), kernel.variance, tf.constant(X))
+    # Differences to the centre are rounded, by half a unit of the last digit of `far`. The rest is what one product may
+    # lose: a tenth of the jitter in float64, ten times of it in float32, of norms that are up to five times as large.
+    tolerance = 4.0 * far * np.finfo(dtype).eps + {"float32": 1e-3, "float64": 1e-8}[dtype]
     if name in ("Exponential", "Matern12"):  # which see the root of an error
         tolerance = tolerance**0.5
-    np.testing.assert_allclose(K, exact, rtol=0, atol=tolerance)
-    np.testing.assert_allclose(crossed, exact, rtol=0, atol=tolerance)
-    assert np.linalg.eigvalsh(K).min() > -2.0 * tolerance
+    for got in (K, crossed, prepared):
+        np.testing.assert_allclose(got, by_differences(name, X), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("far", [1.5e3, 3e3, 2e4, 1e6])
+@pytest.mark.parametrize("name", KERNELS)
+def test_clusters_have_positive_definite_covariances(name, far, rng):
+    """With the first jitter, before any retry, on either side of where distances are taken column by column."""
+    K = evaluate(getattr(gpflow.kernels, name)(), tf.constant(clusters(far, "float64", rng, 400)))
+    assert np.isfinite(np.linalg.cholesky(add_jitter(K))).all()
+
+
+@pytest.mark.parametrize("dtype, far", [("float32", 1e3), ("float64", 1e7)])
+@pytest.mark.parametrize("name", ["SquaredExponential", "Matern32", "Matern52"])
+def test_lengthscales_and_points_have_gradients_in_clusters(name, dtype, far, rng):
+    X = clusters(far, dtype, rng)
+    weights = rng.normal(size=(100, 100))
+    points, lengthscale = tf.constant(X, tf.float64), tf.constant(1.3, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch((points, lengthscale))
+        loss = tf.reduce_sum(weights * by_differences(name, points, lengthscale))
+    wanted, wanted_slope = tape.gradient(loss, (points, lengthscale))
+    with float_context(dtype):
+        kernel = getattr(gpflow.kernels, name)(lengthscales=1.3)
+        points = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(points)
+            loss = tf.reduce_sum(tf.cast(weights, points.dtype) * evaluate(kernel, points))
+        got, slope = tape.gradient(loss, (points, kernel.lengthscales.unconstrained_variable))
+    slope /= tf.sigmoid(kernel.lengthscales.unconstrained_variable)
+    # Positions are rounded by half a unit of the last digit of `far`, and so are their products with gradients.
+    tolerance = 20.0 * far * np.finfo(dtype).eps
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+    np.testing.assert_allclose(slope, wanted_slope, rtol=0, atol=tolerance * np.abs(wanted).sum())
+
+
+@pytest.mark.parametrize("far", [0.0, 1e8])
+def test_derivatives_of_compiled_functions(far, rng):
+    """Of covariances by XLA and in parallel, once and twice, for ordinary points as for clusters."""
+    X, Z = (tf.constant(clusters(far, "float64", rng, 10)) for _ in range(2))
+    kernel, weights = gpflow.kernels.Matern52(), rng.normal(size=(10, 10))
+    tolerance = 1e-12 + 10.0 * far * np.finfo(np.float64).eps  # second derivatives are those of the product
+    prepared = prepare(kernel, Z)
+
+    def gradient(function, X):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            value = tf.reduce_sum(weights * function(X))
+        return tape.gradient(value, X)
+
+    def curvature(function, X):
+        return gradient(lambda X: gradient(function, X) * weights[:, :2] @ np.ones((2, 10)), X)
+
+    def jacobian(function, X):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            value = function(X)
+        return tape.batch_jacobian(value, X)
+
+    def cached(X):
+        return evaluate_prepared(kernel, prepared, kernel.variance, X)
+
+    def plain(X):
+        return evaluate(kernel, X, Z)
+
+    for function in (cached, plain):
+        for derivative in (gradient, curvature):
+            wanted = derivative(function, X)
+            for jit_compile in (False, True):
+                compiled = tf.function(lambda X: derivative(function, X), jit_compile=jit_compile)  # noqa: B023
+                np.testing.assert_allclose(compiled(X), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+        rows = tf.function(jacobian)(function, X)
+        wanted = tf.einsum("nm,nmd->nd", weights, rows)
+        np.testing.assert_allclose(wanted, gradient(function, X), rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+def test_infinite_inputs_are_not_taken_for_far_ones():
+    kernel = gpflow.kernels.SquaredExponential()
+    X = tf.constant([[np.inf, 0.0], [1.0, 2.0], [0.0, 1.0]], tf.float64)
+    K = evaluate(kernel, X, tf.constant([[5.0, 0.0]], tf.float64))
+    assert np.isnan(K[0, 0]) and np.isfinite(K[1:, 0]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -119,7 +119,8 @@ def torch_product(M: int, N: int) -> Step | None:
 def count_flops(step: Any) -> float:
     """Flops of the products, solves and factorisations that a compiled step executes, from its graph.
 
-    Retries of a factorisation, which are a loop in a function apart, are not executed as a rule and do not count.
+    What is in a function apart does not count: retries of a factorisation, which are not executed as a rule, and thin
+    products of distances.
     """
     return sum(_flops_of(operation) for operation in step.get_concrete_function().graph.get_operations())
 

@@ -189,6 +189,9 @@ def _airline_figure(records: Sequence[Record], figures: Figures) -> str:
                     values = [point[metric] for point in curve]
                     ax.plot(times, values, style, color=COLOURS[features], label=label, marker=".", markersize=3)
         for ax, name in zip(axes[row], ("NLPD", "RMSE, minutes")):
+            later = [value for line in ax.lines for time, value in zip(*line.get_data()) if time > 0.25 * seconds]
+            margin = 0.05 * (max(later) - min(later))
+            ax.set_ylim(min(later) - margin, max(later) + margin)  # the start would hide how models differ
             ax.set_xlabel("CPU seconds")
             ax.set_ylabel(name)
             ax.grid(alpha=0.3)

@@ -1,10 +1,9 @@
 r"""GPflow's stationary kernels between points, with a gradient of few operations.
 
 With inputs divided by the lengthscales, a kernel is $K = \sigma^2 k(r^2)$. Both $K$ and its derivative in $r^2$ come
-out of the same exponential, and $r^2$ is one matrix product,
-$[x, \lVert x\rVert^2, 1]\,[-2z, 1, \lVert z\rVert^2]^\top$, of points about a common centre: norms of points far from
-zero would drown their distances. So the gradient is one elementwise product and two thin
-matrix products, where autodiff goes back through every step. The values are GPflow's to rounding.
+out of the same exponential, and $r^2$ is one matrix product, of points about a common centre: norms of points far from
+zero would drown their distances. So the gradient is one elementwise product and two thin matrix products, where
+autodiff goes back through every step. The values are GPflow's to rounding.
 """
 
 from __future__ import annotations
@@ -12,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from gpflow import kernels
 from gpflow.inducing_variables import InducingPoints
 
-from keras_odgp.numerics import RELATIVE_JITTER, apart, identity_like
-
-SMALLEST_SQUARE = 1e-36  # below it, as in GPflow, a squared distance counts as zero
-# Of squared distances in one product: a tenth of the jitter. In float32, where ordinary inputs exceed that, ten times
-# the jitter: what is in between, retries of the factorisation make up for.
-LARGEST_ERROR = {tf.float64: 0.1 * RELATIVE_JITTER[tf.float64], tf.float32: 10.0 * RELATIVE_JITTER[tf.float32]}
+from keras_odgp.covariances.distances import (
+    SMALLEST_SQUARE,
+    ScaledPoints,
+    floored,
+    left_factor,
+    pull_back,
+    right_factor,
+    squared_distances,
+)
+from keras_odgp.numerics import identity_like
 
 
 class _Profile(NamedTuple):
@@ -93,11 +95,9 @@ def evaluate(kernel: kernels.Kernel, X: Any, X2: Any = None) -> tf.Tensor:
     return _covariance(profile, tf.reshape(tf.convert_to_tensor(kernel.variance), []), first, *(second or [first]))
 
 
-class ScaledPoints(NamedTuple):
-    """Points over the lengthscales, as the two factors of squared distances, both of shape `[N, D + 2]`."""
-
-    left: tf.Tensor
-    right: tf.Tensor
+def evaluate_each(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
+    """What `kernel(X)` returns, `[S, N, N]`, for sets of inputs `[S, N, D]`."""
+    return tf.map_fn(lambda inputs: evaluate(kernel, inputs), X) if is_known(kernel) else kernel(X)
 
 
 def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[ScaledPoints]:
@@ -107,7 +107,7 @@ def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[Sca
     columns = [active_columns(kernel, points) for points in arrays]
     centre = _centre(columns[0])
     scaled = [(points - centre) / scale for points in columns]  # divided first, far points would lose their digits
-    return [ScaledPoints(_left(points), _right(points)) for points in scaled]
+    return [ScaledPoints(left_factor(points), right_factor(points)) for points in scaled]
 
 
 def unit_covariance(first: ScaledPoints, second: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
@@ -124,16 +124,16 @@ def amplitude(part: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
 def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoints, second: ScaledPoints) -> tf.Tensor:
     @tf.custom_gradient
     def run(left: tf.Tensor, right: tf.Tensor, *variances: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        product = _squared_distances(left, right)
+        product = squared_distances(left, right)
         off_diagonal = 1.0 - identity_like(product) if first is second else None
         # On the diagonal exactly zero, where the product leaves rounding errors.
-        square = _floored(product if off_diagonal is None else product * off_diagonal)
+        square = floored(product if off_diagonal is None else product * off_diagonal)
         K, derivative = profile.evaluate(variances[0] if variances else None, square)
         if off_diagonal is not None:
             derivative *= off_diagonal
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            left_bar, right_bar = _pull_back(upstream * derivative, left, right)
+            left_bar, right_bar = pull_back(upstream * derivative, left, right)
             return (
                 profile.slope * left_bar,
                 profile.slope * right_bar,
@@ -148,102 +148,6 @@ def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoin
 def _centre(points: tf.Tensor) -> tf.Tensor:
     """The median `[D]` of points, which outliers do not move; distances do not depend on it, nor do gradients."""
     return tf.stop_gradient(tf.sort(points, axis=0)[tf.shape(points)[0] // 2])
-
-
-def _squared_distances(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Squared distances `[N, M]` from their factors, by one product, or column by column where that loses too much."""
-
-    @tf.custom_gradient
-    def run(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        square = _by_columns_if_far(_product, _square_by_columns, left, right)
-        return square, lambda upstream: _pull_back(upstream, left, right)
-
-    return run(left, right)
-
-
-def _pull_back(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gradients in both factors of squared distances; differentiated further as those of the product."""
-
-    @tf.custom_gradient
-    def run(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[Any, Any]:
-        def gradient(left_bar: tf.Tensor, right_bar: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            upstream_bar = _product(left_bar, right) + _product(left, right_bar)
-            return upstream_bar, tf.matmul(upstream, right_bar), tf.matmul(upstream, left_bar, transpose_a=True)
-
-        return _by_columns_if_far(_pull_back_product, _pull_back_by_columns, left, right, upstream), gradient
-
-    return run(upstream, left, right)
-
-
-def _by_columns_if_far(ordinary: Any, by_columns: Any, left: tf.Tensor, right: tf.Tensor, *others: tf.Tensor) -> Any:
-    """The result of one of two functions of the same.
-
-    Rounding of a product is relative to the squared norms. For points thousands of lengthscales from the centre (30 in
-    float32) it would decide which neighbours are together, and K would not be positive definite, whatever the jitter.
-    """
-    largest = tf.maximum(tf.reduce_max(left[:, -2]), tf.reduce_max(right[:, -1]))
-    error = largest * np.finfo(left.dtype.as_numpy_dtype).eps
-    is_far = (error > LARGEST_ERROR[left.dtype]) & tf.math.is_finite(largest)
-
-    def choose(is_far: tf.Tensor, *tensors: tf.Tensor) -> Any:
-        return tf.cond(is_far, lambda: by_columns(*tensors), lambda: ordinary(*tensors))
-
-    # Whose derivatives are given by hand: TensorFlow need not keep what it would take them from.
-    return apart(choose)(is_far, *(tf.stop_gradient(tensor) for tensor in (left, right, *others)))
-
-
-def _product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    return tf.matmul(left, right, transpose_b=True)
-
-
-def _pull_back_product(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.matmul(upstream, right), tf.matmul(upstream, left, transpose_a=True)
-
-
-def _columns(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Columns of both sets of points, `[D, N]` and `[D, M]`."""
-    return tf.transpose(left[:, :-2]), tf.transpose(-0.5 * right[:, :-2])
-
-
-def _square_by_columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    start = tf.zeros((tf.shape(left)[0], tf.shape(right)[0]), left.dtype)
-
-    def add(total: tf.Tensor, pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        return total + tf.square(pair[0][:, None] - pair[1])
-
-    return tf.foldl(add, _columns(left, right), start, parallel_iterations=1)  # whatever D, two arrays [N, M]
-
-
-def _pull_back_by_columns(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gradients as if squared norms were none of the factors: those of points are complete without them."""
-
-    def pull(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        weighted = upstream * (pair[0][:, None] - pair[1])
-        return 2.0 * tf.reduce_sum(weighted, axis=1), tf.reduce_sum(weighted, axis=0)
-
-    signature = (left.dtype, right.dtype)
-    bars = tf.map_fn(pull, _columns(left, right), parallel_iterations=1, fn_output_signature=signature)
-    left_bar, right_bar = (tf.pad(tf.transpose(bar), [[0, 0], [0, 2]]) for bar in bars)
-    return left_bar, right_bar
-
-
-def _floored(square: tf.Tensor) -> tf.Tensor:
-    """Squared distances that rounding has not made negative, and whose root has a derivative."""
-    return tf.maximum(square, SMALLEST_SQUARE)
-
-
-def _left(points: tf.Tensor) -> tf.Tensor:
-    norms = _squared_norms(points)
-    return tf.concat([points, norms, tf.ones_like(norms)], axis=-1)
-
-
-def _right(points: tf.Tensor) -> tf.Tensor:
-    norms = _squared_norms(points)
-    return tf.concat([-2.0 * points, tf.ones_like(norms), norms], axis=-1)
-
-
-def _squared_norms(points: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)
 
 
 def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
@@ -272,5 +176,5 @@ def evaluate_prepared(
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
     scale, centre, right = prepared
-    square = _floored(_squared_distances(_left((active_columns(kernel, X) - centre) / scale), right))
+    square = floored(squared_distances(left_factor((active_columns(kernel, X) - centre) / scale), right))
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

@@ -12,6 +12,7 @@ from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.models.util import data_input_to_tensor, inducingpoint_wrapper
 
 from keras_odgp import numerics
+from keras_odgp.covariances.stationary import evaluate
 from keras_odgp.orthogonal import check_orthogonal_features
 from keras_odgp.orthogonal.gram import cross, gram, num_features
 from keras_odgp.orthogonal.marginals import schur
@@ -139,7 +140,8 @@ class OrthogonalSGPR(gpflow.models.GPModel, gpflow.models.training_mixins.Intern
         T = tf.concat(parts, axis=0)
         mean = tf.matmul(G, q.mean, transpose_a=True) + self.mean_function(Xnew)
         if full_cov:
-            covariance = self.kernel(Xnew) - tf.matmul(G, G, transpose_a=True) + tf.matmul(T, T, transpose_a=True)
+            prior = evaluate(self.kernel, Xnew)
+            covariance = prior - tf.matmul(G, G, transpose_a=True) + tf.matmul(T, T, transpose_a=True)
             covariance = tf.tile(covariance[None], [self.num_latent_gps, 1, 1])  # [P, N, N]
         else:
             variance = self.kernel(Xnew, full_cov=False) + tf.reduce_sum(tf.square(T) - tf.square(G), axis=0)

@@ -12,6 +12,7 @@ from gpflow.kernels import Kernel, MultioutputKernel
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
 from keras_odgp.covariances.prepared import feature_map
+from keras_odgp.covariances.stationary import evaluate_each
 from keras_odgp.orthogonal.cached import Cache, precompute, predict_covariances, predict_marginals
 from keras_odgp.orthogonal.degeneracy import check_orthogonal_features
 from keras_odgp.orthogonal.gram import cross, gram, latents, mixing, num_features
@@ -227,7 +228,7 @@ class OrthogonalPosterior(AbstractPosterior):
         batch = tf.shape(Xnew)[:-2]
         flat = tf.reshape(Xnew, tf.concat([[-1], tf.shape(Xnew)[-2:]], axis=0))
         flat = tf.ensure_shape(flat, [None, None, Xnew.shape[-1]])
-        prior = tf.stack([latent_kernel(flat) for latent_kernel, *_ in latents(*self._features)])
+        prior = tf.stack([evaluate_each(latent_kernel, flat) for latent_kernel, *_ in latents(*self._features)])
         results = predict_covariances(cache, self._maps, flat, prior)
         mean, covariance = (tf.reshape(part, tf.concat([batch, tf.shape(part)[1:]], axis=0)) for part in results)
         return self._mix(mean, covariance, full_cov=True, full_output_cov=full_output_cov)

@@ -8,7 +8,7 @@ from builders import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_odgp.covariances.stationary import evaluate, evaluate_prepared, prepare
+from keras_odgp.covariances.stationary import evaluate, evaluate_each, evaluate_prepared, prepare
 from keras_odgp.numerics import add_jitter, float_context
 
 KERNELS = ["SquaredExponential", "Exponential", "Matern12", "Matern32", "Matern52"]
@@ -209,7 +209,7 @@ def test_derivatives_of_compiled_functions(far, rng):
     """Of covariances by XLA and in parallel, once and twice, for ordinary points as for clusters."""
     X, Z = (tf.constant(clusters(far, "float64", rng, 10)) for _ in range(2))
     kernel, weights = gpflow.kernels.Matern52(), rng.normal(size=(10, 10))
-    tolerance = 1e-12 + 10.0 * far * np.finfo(np.float64).eps  # second derivatives are those of the product
+    tolerance = 1e-12 + 10.0 * far * np.finfo(np.float64).eps
     prepared = prepare(kernel, Z)
 
     def gradient(function, X):
@@ -242,6 +242,56 @@ def test_derivatives_of_compiled_functions(far, rng):
         rows = tf.function(jacobian)(function, X)
         wanted = tf.einsum("nm,nmd->nd", weights, rows)
         np.testing.assert_allclose(wanted, gradient(function, X), rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("far", [1e4, 1e6])
+@pytest.mark.parametrize("name", ["SquaredExponential", "Matern52"])
+def test_second_derivatives_in_clusters(name, far, rng):
+    """In inputs and in weights, with rounding of the points as the only error."""
+    X = tf.constant(clusters(far, "float64", rng, 20))
+    kernel = getattr(gpflow.kernels, name)()
+    weights, direction = tf.constant(rng.normal(size=(20, 20))), tf.constant(rng.normal(size=(20, 2)))
+
+    def curvature(function):
+        with tf.GradientTape() as outer:
+            outer.watch((X, weights))
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                value = tf.reduce_sum(weights * function(X))
+            slope = tf.reduce_sum(inner.gradient(value, X) * direction)
+        return outer.gradient(slope, (X, weights))
+
+    got = curvature(lambda X: evaluate(kernel, X, tf.identity(X)))
+    wanted = curvature(lambda X: by_differences(name, X))
+    off_diagonal = 1.0 - np.eye(20)  # where by_differences has the derivative of a root at zero
+    tolerance = 20.0 * far * np.finfo(np.float64).eps
+    np.testing.assert_allclose(got[0], wanted[0], rtol=0, atol=tolerance * np.abs(wanted[0]).max())
+    np.testing.assert_allclose(
+        got[1] * off_diagonal, wanted[1] * off_diagonal, rtol=0, atol=tolerance * np.abs(wanted[1]).max()
+    )
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_inputs_that_are_not_finite_leave_the_others_alone(bad, rng):
+    """Those near the centre, and those of clusters, which are taken column by column with them as without."""
+    for far in (0.0, 1e6):
+        kernel, Z = gpflow.kernels.Matern32(), tf.constant(clusters(far, "float64", rng, 10))
+        X = clusters(far, "float64", rng, 10)
+        wanted = evaluate(kernel, Z, tf.constant(X))
+        X[3, 1] = bad
+        got = evaluate(kernel, Z, tf.constant(X)).numpy()
+        assert np.isnan(got[:, 3]).all()
+        np.testing.assert_array_equal(np.delete(got, 3, axis=1), np.delete(wanted, 3, axis=1))
+
+
+def test_sets_of_inputs(rng):
+    X = tf.constant(np.stack([clusters(far, "float64", rng, 12) for far in (0.0, 1e4, 1e8)]))
+    for kernel in (gpflow.kernels.Matern52(), gpflow.kernels.Matern52() + gpflow.kernels.Constant(0.5)):
+        got = evaluate_each(kernel, X)
+        np.testing.assert_allclose(got[0], kernel(X[0]), rtol=0, atol=1e-12)
+        if isinstance(kernel, gpflow.kernels.Matern52):
+            for inputs, K in zip(X, got):
+                np.testing.assert_array_equal(K, evaluate(kernel, inputs))
 
 
 def test_infinite_inputs_are_not_taken_for_far_ones():

@@ -16,6 +16,7 @@ from gpflow.kernels import LinearCoregionalization, Matern32, Matern52, Separate
 
 from keras_odgp import numerics
 from keras_odgp.covariances import Kuf, Kuu, Kvu
+from keras_odgp.gpflow_models import OrthogonalSGPR
 from keras_odgp.inducing import ActivationFeatures, SphericalHarmonics
 from keras_odgp.kernels import ArcCosine
 from keras_odgp.orthogonal import OrthogonalPosterior
@@ -371,3 +372,22 @@ def test_outputs_with_and_without_correlated_features(rng):
         single = OrthogonalPosterior(ArcCosine(), base, mu[:, one], sqrt[one], v, omu[:, one], osqrt[one])
         for got, expected in zip((mean, variance), single.fused_predict_f(X)):
             np.testing.assert_allclose(got[:, p], expected[:, 0], rtol=1e-9, atol=1e-10)
+
+
+def test_full_covariance_of_inputs_in_clusters(rng):
+    """Before data it is that of the prior: within each cluster as if it were alone, and zero between them."""
+    inputs, far, kernel = rng.normal(size=(8, 2)), 2.0**20, Matern52()
+    X = np.concatenate([inputs, inputs + far])
+    u, v = InducingPoints(X[:3]), InducingPoints(X[9:12])
+    q = np.zeros((3, 1)), np.eye(3)[None]
+    posterior = OrthogonalPosterior(kernel, u, *q, v, *q, precompute_cache="tensor")
+    noise = 1e10
+    sgpr = OrthogonalSGPR((X, np.zeros((16, 1))), kernel, X[:3], X[9:12], noise_variance=noise)
+    expected = np.kron(np.eye(2), kernel(inputs))
+    for predict in (posterior.predict_f, posterior.fused_predict_f, sgpr.predict_f):
+        covariance = predict(X, full_cov=True)[1][0]
+        # inputs this far out are rounded by 1e-10; observations with such noise take 1e-9 off the variance
+        np.testing.assert_allclose(covariance, expected, rtol=0, atol=3e-9)
+    batches = posterior.predict_f(np.stack([X, X[::-1]]), full_cov=True)[1]
+    np.testing.assert_allclose(batches[0, 0], expected, rtol=0, atol=3e-9)
+    np.testing.assert_allclose(batches[1, 0], expected[::-1, ::-1], rtol=0, atol=3e-9)

@@ -1,0 +1,157 @@
+r"""Squared distances of points from factors that are one matrix product, with derivatives given by hand.
+
+For points $x$ and $z$ about a common centre, $r^2$ is one product, $[x, \lVert x\rVert^2, 1]\,[-2z, 1,
+\lVert z\rVert^2]^\top$. Far from the centre norms would drown distances; there they are taken column by column.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_odgp.numerics import RELATIVE_JITTER, apart
+
+SMALLEST_SQUARE = 1e-36  # below it, as in GPflow, a squared distance counts as zero
+# Of squared distances in one product: a tenth of the jitter. In float32, where ordinary inputs exceed that, ten times
+# the jitter: what is in between, retries of the factorisation make up for.
+LARGEST_ERROR = {tf.float64: 0.1 * RELATIVE_JITTER[tf.float64], tf.float32: 10.0 * RELATIVE_JITTER[tf.float32]}
+
+
+class ScaledPoints(NamedTuple):
+    """Points over the lengthscales, as the two factors of squared distances, both of shape `[N, D + 2]`."""
+
+    left: tf.Tensor
+    right: tf.Tensor
+
+
+def squared_distances(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Squared distances `[N, M]` from their factors, by one product, or column by column where that loses too much."""
+
+    @tf.custom_gradient
+    def run(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        square = _by_columns_if_far(_product, _square_by_columns, left, right)
+        return square, lambda upstream: pull_back(upstream, left, right)
+
+    return run(left, right)
+
+
+def pull_back(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gradients in both factors of squared distances."""
+
+    @tf.custom_gradient
+    def run(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[Any, Any]:
+        def gradient(left_bar: tf.Tensor, right_bar: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            tensors = (upstream, left, right, left_bar, right_bar)
+            return tf.cond(
+                _is_far(left, right), lambda: _twice_by_columns(*tensors), lambda: _twice_by_product(*tensors)
+            )
+
+        return _by_columns_if_far(_pull_back_product, _pull_back_by_columns, left, right, upstream), gradient
+
+    return run(upstream, left, right)
+
+
+def _by_columns_if_far(ordinary: Any, by_columns: Any, left: tf.Tensor, right: tf.Tensor, *others: tf.Tensor) -> Any:
+    """The result of one of two functions of the same."""
+
+    def choose(is_far: tf.Tensor, *tensors: tf.Tensor) -> Any:
+        return tf.cond(is_far, lambda: by_columns(*tensors), lambda: ordinary(*tensors))
+
+    # Whose derivatives are given by hand: TensorFlow need not keep what it would take them from.
+    return apart(choose)(_is_far(left, right), *(tf.stop_gradient(tensor) for tensor in (left, right, *others)))
+
+
+def _is_far(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Whether one product would lose too much of squared distances.
+
+    Rounding of a product is relative to the squared norms. For points thousands of lengthscales from the centre (30 in
+    float32) it would decide which neighbours are together, and K would not be positive definite, whatever the jitter.
+    Points that are not finite have no say: they must not change what becomes of the others.
+    """
+    norms = tf.concat([left[:, -2], right[:, -1]], axis=0)
+    largest = tf.reduce_max(tf.where(tf.math.is_finite(norms), norms, tf.zeros_like(norms)))
+    return largest * np.finfo(left.dtype.as_numpy_dtype).eps > LARGEST_ERROR[left.dtype]
+
+
+def _product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(left, right, transpose_b=True)
+
+
+def _pull_back_product(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.matmul(upstream, right), tf.matmul(upstream, left, transpose_a=True)
+
+
+def _columns(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Columns of both sets of points, `[D, N]` and `[D, M]`."""
+    return tf.transpose(left[:, :-2]), tf.transpose(-0.5 * right[:, :-2])
+
+
+def _square_by_columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    def nothing(points: tf.Tensor) -> tf.Tensor:  # but NaN for points that are not finite, as from the product
+        return tf.reduce_sum(0.0 * points[:, :-2], axis=1)
+
+    start = nothing(left)[:, None] + nothing(right)
+
+    def add(total: tf.Tensor, pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return total + tf.square(pair[0][:, None] - pair[1])
+
+    return tf.foldl(add, _columns(left, right), start, parallel_iterations=1)  # whatever D, two arrays [N, M]
+
+
+def _pull_back_by_columns(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gradients as if squared norms were none of the factors: those of points are complete without them."""
+
+    def pull(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        weighted = upstream * (pair[0][:, None] - pair[1])
+        return 2.0 * tf.reduce_sum(weighted, axis=1), tf.reduce_sum(weighted, axis=0)
+
+    signature = (left.dtype, right.dtype)
+    bars = tf.map_fn(pull, _columns(left, right), parallel_iterations=1, fn_output_signature=signature)
+    left_bar, right_bar = (tf.pad(tf.transpose(bar), [[0, 0], [0, 2]]) for bar in bars)
+    return left_bar, right_bar
+
+
+def _twice_by_product(
+    upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor, left_bar: tf.Tensor, right_bar: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Gradients of `_pull_back_product` in all it is given."""
+    upstream_bar = _product(left_bar, right) + _product(left, right_bar)
+    return upstream_bar, tf.matmul(upstream, right_bar), tf.matmul(upstream, left_bar, transpose_a=True)
+
+
+def _twice_by_columns(
+    upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor, left_bar: tf.Tensor, right_bar: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Gradients of `_pull_back_by_columns` in all it is given."""
+    a, b = left_bar[:, :-2], right_bar[:, :-2]
+
+    def add(total: tf.Tensor, columns: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        x, z, of_x, of_z = columns
+        return total + (x[:, None] - z) * (2.0 * of_x[:, None] + of_z)
+
+    pairs = (*_columns(left, right), tf.transpose(a), tf.transpose(b))
+    upstream_bar = tf.foldl(add, pairs, tf.zeros_like(upstream), parallel_iterations=1)
+    of_left = 2.0 * tf.reduce_sum(upstream, axis=1)[:, None] * a + tf.matmul(upstream, b)
+    of_right = 0.5 * tf.reduce_sum(upstream, axis=0)[:, None] * b + tf.matmul(upstream, a, transpose_a=True)
+    return upstream_bar, tf.pad(of_left, [[0, 0], [0, 2]]), tf.pad(of_right, [[0, 0], [0, 2]])
+
+
+def floored(square: tf.Tensor) -> tf.Tensor:
+    """Squared distances that rounding has not made negative, and whose root has a derivative."""
+    return tf.maximum(square, SMALLEST_SQUARE)
+
+
+def left_factor(points: tf.Tensor) -> tf.Tensor:
+    norms = _squared_norms(points)
+    return tf.concat([points, norms, tf.ones_like(norms)], axis=-1)
+
+
+def right_factor(points: tf.Tensor) -> tf.Tensor:
+    norms = _squared_norms(points)
+    return tf.concat([-2.0 * points, tf.ones_like(norms), norms], axis=-1)
+
+
+def _squared_norms(points: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.square(points), axis=-1, keepdims=True)

@@ -21,8 +21,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     state of GP layers and the number of the epoch are one file, which takes the place of the previous one in one step.
     (That of Keras writes over the weights, and the epoch into a second file: a kill between them makes an epoch count
     twice.) A damaged backup is refused, before the model has changed. An epoch that leaves NaN in weights or
-    optimizer, or a loss that is not finite, is not kept, with a warning: the backup before it stays, even if training
-    ends.
+    optimizer, infinity in weights that were finite, or a loss that is not finite, is not kept, with a warning: the
+    backup before it stays, even if training ends.
 
     Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
     `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
@@ -62,6 +62,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if not self.model.built:
             raise ValueError("Expected a model that is built before `fit`: call it on a batch of data, or `adapt` it.")
         self._has_failed = False
+        set_initial_epoch(self.model, None)  # of a training that was refused after it had been set
         if self._path.exists():
             self._restore()
         self._may_be_infinite = {id(v) for v in self.model.variables if not _is_finite(v)}
@@ -108,7 +109,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
 
 def _is_finite(variable: keras.Variable, *, may_be_infinite: bool = False) -> bool:
-    value = keras.ops.convert_to_numpy(variable)
-    if value.dtype.kind != "f":
+    if not keras.backend.is_float_dtype(variable.dtype):
         return True
+    value = keras.ops.convert_to_numpy(variable).astype(np.float64)  # bfloat16, too, of which NumPy knows little
     return not np.isnan(value).any() and (may_be_infinite or bool(np.isfinite(value).all()))

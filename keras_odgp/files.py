@@ -236,7 +236,7 @@ def _replace(path: Any, content: bytes, note: Any = None) -> None:
             file.write(content + _seal(content, note))
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
+        with contextlib.suppress(FileNotFoundError):  # none yet, or deleted meanwhile by a process that shares it
             beside.chmod(target.stat().st_mode & 0o777)
         os.replace(beside, target)
     except BaseException:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_odgp._private import build_for_training, initial_epoch
+from keras_odgp._private import build_for_training, initial_epoch, set_initial_epoch
 
 __all__ = ["fit"]
 
@@ -89,7 +89,11 @@ def fit(
         model=model,
     )
     model.stop_training = False
-    _begin(model, calls.on_train_begin, [num_steps, epochs])
+    try:
+        _begin(model, calls.on_train_begin, [num_steps, epochs])
+    except BaseException:
+        set_initial_epoch(model, None)  # which a backup has set, and the next `fit` would begin with
+        raise
     logs: dict[str, tf.Tensor] = {}
     for epoch in range(initial_epoch(model), epochs):
         model.reset_metrics()
@@ -149,7 +153,7 @@ def _check_same_start(model: keras.Model, first_epochs: list[int]) -> None:
     marks: Any = _gather(model, np.array([value for weight in model.weights for value in _mark(weight)]))
     projections, norms = marks[:, ::2], marks[:, 1::2]
     # Start values from the same data may differ in the last digits where processors do.
-    same = np.isclose(projections, projections[:1], rtol=0.0, atol=1e-5 * norms[:1], equal_nan=True).all()
+    same = (np.abs(projections - projections[:1]) <= 1e-5 * norms[:1]).all()
     if not same or len(set(first_epochs)) > 1:
         raise ValueError(
             "Expected the same epoch and weights in all processes when training starts. Got first epochs "
@@ -164,14 +168,15 @@ def _share_start(model: keras.Model) -> None:
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
     for variable in [*model.weights, *model.optimizer.variables]:
-        value = keras.ops.convert_to_numpy(variable)
-        if value.dtype.kind == "f":
+        if keras.backend.is_float_dtype(variable.dtype):
+            value = keras.ops.convert_to_numpy(variable)
             variable.assign(_gather(model, value.ravel())[0].reshape(value.shape))
 
 
 def _mark(weight: Any) -> tuple[float, float]:
     """What stands for a weight: its projection onto a fixed random direction, and its norm."""
     values = np.asarray(keras.ops.convert_to_numpy(weight), np.float64).ravel()
+    values = np.nan_to_num(values, nan=1.0, posinf=2.0, neginf=-2.0)  # as in a mask; any numbers that tell them apart
     return float(np.random.default_rng(0).normal(size=values.size) @ values), float(np.linalg.norm(values))
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import h5py
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from builders import assert_same
 from keras.src.backend.common import global_state
 from layers import house
 
+import keras_odgp
 from keras_odgp import files
 from keras_odgp.callbacks import BackupAndRestore
 
@@ -199,6 +202,24 @@ def test_links_out_of_a_file_are_not_followed(tmp_path):
     files.load_weights(model, path)  # the model has no optimizer, so nothing is looked for there
 
 
+def test_previous_file_may_be_deleted_meanwhile(tmp_path, monkeypatch):
+    """By another process that trains with the same backup, and has ended."""
+    path = tmp_path / "model.weights.h5"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    files.save_weights(model, path)
+    stat = Path.stat
+
+    def deleted_before(self, **options):
+        if self.name == path.name and os.path.lexists(self):
+            os.unlink(self)
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", deleted_before)
+    files.save_weights(model, path)
+    monkeypatch.undo()
+    files.load_weights(model, path)
+
+
 @pytest.mark.parametrize("value, where", [(np.nan, "weights"), (np.nan, "optimizer"), (np.inf, "weights")])
 def test_training_that_has_nan_is_not_kept(value, where, tmp_path):
     model = house.compiled(house.sequential(*house.head()))
@@ -214,6 +235,38 @@ def test_training_that_has_nan_is_not_kept(value, where, tmp_path):
     with pytest.warns(UserWarning, match="not backed up, because of NaN or infinity in"):
         backup.on_epoch_end(1, {"loss": 1.0})  # of the step before
     assert (tmp_path / "latest.weights.h5").read_bytes() == content
+
+
+def test_nan_of_half_precision_is_seen(tmp_path):
+    model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1, dtype="bfloat16")])
+    model.compile(loss="mse")
+    backup = BackupAndRestore(tmp_path)
+    backup.set_model(model)
+    backup.on_train_begin()
+    model.weights[0].assign(np.full(model.weights[0].shape, np.nan))
+    with pytest.warns(UserWarning, match="not backed up, because of NaN"):
+        backup.on_epoch_end(0, {})
+    assert not list(tmp_path.iterdir())
+
+
+class Refusing(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize("fit", [keras.Model.fit, keras_odgp.multiworker.fit], ids=["keras", "multiworker"])
+def test_training_that_did_not_start_leaves_no_epoch_behind(fit, tmp_path):
+    """That a backup has set: the next training would leave out its first epochs."""
+    model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(len(X), drop_remainder=True)
+    fit(model, batches, epochs=2, verbose=0, callbacks=[BackupAndRestore(tmp_path / "a", delete_checkpoint=False)])
+    for folder in ("a", "b"):  # of two epochs, and of none
+        backup = BackupAndRestore(tmp_path / folder, delete_checkpoint=False)
+        with pytest.raises(RuntimeError, match="not today"):
+            fit(model, batches, epochs=4, verbose=0, callbacks=[backup, Refusing()])
+        callbacks = [BackupAndRestore(tmp_path / f"after {folder}")]
+        assert fit(model, batches, epochs=3, verbose=0, callbacks=callbacks).epoch == [0, 1, 2]
 
 
 class Masked(keras.layers.Dense):

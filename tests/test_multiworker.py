@@ -222,6 +222,15 @@ def test_one_process_trains_as_fit_does(alone):
         np.testing.assert_allclose(weight, expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("value", [-np.inf, np.nan])
+def test_weights_that_are_not_finite_do_not_stop_it(value):
+    """As in a mask, or in a layer that has not been used yet."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization(center=False), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.layers[0].moving_mean.assign([0.0, value])  # which training does not read
+    assert np.isfinite(multiworker.fit(model, batches()).history["loss"]).all()
+
+
 class Stop(keras.callbacks.Callback):
     """Stops training after the first batch of the second epoch, and notes what it was told."""
 

@@ -1,7 +1,8 @@
 r"""Squared distances of points from factors that are one matrix product, with derivatives given by hand.
 
 For points $x$ and $z$ about a common centre, $r^2$ is one product, $[x, \lVert x\rVert^2, 1]\,[-2z, 1,
-\lVert z\rVert^2]^\top$. Far from the centre norms would drown distances; there they are taken column by column.
+\lVert z\rVert^2]^\top$. Far from the centre norms would drown distances; there they are taken column by column, from
+the points as they came: those of one cluster would lose their digits with a centre in another.
 """
 
 from __future__ import annotations
@@ -20,47 +21,73 @@ LARGEST_ERROR = {tf.float64: 0.1 * RELATIVE_JITTER[tf.float64], tf.float32: 10.0
 
 
 class ScaledPoints(NamedTuple):
-    """Points over the lengthscales, as the two factors of squared distances, both of shape `[N, D + 2]`."""
+    """Points over the lengthscales: the two factors of squared distances, and what differences are taken from.
+
+    Attributes:
+        left: Shape `[N, D + 2]`.
+        right: Shape `[N, D + 2]`.
+        points: Shape `[N, D]`, neither centred nor scaled, which would round them.
+        scale: The lengthscales, shape `[]` or `[D]`.
+    """
 
     left: tf.Tensor
     right: tf.Tensor
+    points: tf.Tensor
+    scale: tf.Tensor
 
 
-def squared_distances(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+class Pairs(NamedTuple):
+    """Two sets of points, from which scaled differences are taken: `[N, D]`, `[M, D]` and the lengthscales."""
+
+    first: tf.Tensor
+    second: tf.Tensor
+    scale: tf.Tensor
+
+
+def pairs(first: ScaledPoints, second: ScaledPoints) -> Pairs:
+    """The points of two sets. They are not to be differentiated: the factors are."""
+    return Pairs(*(tf.stop_gradient(each) for each in (first.points, second.points, first.scale)))
+
+
+def squared_distances(left: tf.Tensor, right: tf.Tensor, pairs: Pairs) -> tf.Tensor:
     """Squared distances `[N, M]` from their factors, by one product, or column by column where that loses too much."""
 
     @tf.custom_gradient
     def run(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        square = _by_columns_if_far(_product, _square_by_columns, left, right)
-        return square, lambda upstream: pull_back(upstream, left, right)
+        square = _by_columns_if_far(_product, _square_by_columns, left, right, pairs)
+        return square, lambda upstream: pull_back(upstream, left, right, pairs)
 
     return run(left, right)
 
 
-def pull_back(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def pull_back(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor, pairs: Pairs) -> tuple[tf.Tensor, tf.Tensor]:
     """Gradients in both factors of squared distances."""
 
     @tf.custom_gradient
     def run(upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tuple[Any, Any]:
         def gradient(left_bar: tf.Tensor, right_bar: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            tensors = (upstream, left, right, left_bar, right_bar)
             return tf.cond(
-                _is_far(left, right), lambda: _twice_by_columns(*tensors), lambda: _twice_by_product(*tensors)
+                _is_far(left, right),
+                lambda: _twice_by_columns(pairs, upstream, left_bar, right_bar),
+                lambda: _twice_by_product(upstream, left, right, left_bar, right_bar),
             )
 
-        return _by_columns_if_far(_pull_back_product, _pull_back_by_columns, left, right, upstream), gradient
+        return _by_columns_if_far(_pull_back_product, _pull_back_by_columns, left, right, pairs, upstream), gradient
 
     return run(upstream, left, right)
 
 
-def _by_columns_if_far(ordinary: Any, by_columns: Any, left: tf.Tensor, right: tf.Tensor, *others: tf.Tensor) -> Any:
-    """The result of one of two functions of the same."""
+def _by_columns_if_far(
+    by_product: Any, by_columns: Any, left: tf.Tensor, right: tf.Tensor, pairs: Pairs, *others: tf.Tensor
+) -> Any:
+    """The result of one of two functions of the same points: of their factors, or of their columns."""
 
-    def choose(is_far: tf.Tensor, *tensors: tf.Tensor) -> Any:
-        return tf.cond(is_far, lambda: by_columns(*tensors), lambda: ordinary(*tensors))
+    def choose(is_far: tf.Tensor, left: tf.Tensor, right: tf.Tensor, pairs: Pairs, *others: tf.Tensor) -> Any:
+        return tf.cond(is_far, lambda: by_columns(pairs, *others), lambda: by_product(left, right, *others))
 
     # Whose derivatives are given by hand: TensorFlow need not keep what it would take them from.
-    return apart(choose)(_is_far(left, right), *(tf.stop_gradient(tensor) for tensor in (left, right, *others)))
+    left, right, *others = (tf.stop_gradient(tensor) for tensor in (left, right, *others))
+    return apart(choose)(_is_far(left, right), left, right, pairs, *others)
 
 
 def _is_far(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
@@ -83,32 +110,37 @@ def _pull_back_product(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -
     return tf.matmul(upstream, right), tf.matmul(upstream, left, transpose_a=True)
 
 
-def _columns(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Columns of both sets of points, `[D, N]` and `[D, M]`."""
-    return tf.transpose(left[:, :-2]), tf.transpose(-0.5 * right[:, :-2])
+def _columns(pairs: Pairs) -> Pairs:
+    """The same as `[D, N]`, `[D, M]` and `[D]`."""
+    scale = tf.broadcast_to(pairs.scale, tf.shape(pairs.first)[1:])
+    return Pairs(tf.transpose(pairs.first), tf.transpose(pairs.second), scale)
 
 
-def _square_by_columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+def _difference(column: Pairs) -> tf.Tensor:
+    """Scaled differences `[N, M]` in one column, right to the last digit, wherever the points are."""
+    return (column.first[:, None] - column.second) / column.scale
+
+
+def _square_by_columns(pairs: Pairs) -> tf.Tensor:
     def nothing(points: tf.Tensor) -> tf.Tensor:  # but NaN for points that are not finite, as from the product
-        return tf.reduce_sum(0.0 * points[:, :-2], axis=1)
+        return tf.reduce_sum(0.0 * points, axis=1)
 
-    start = nothing(left)[:, None] + nothing(right)
+    def add(total: tf.Tensor, column: Pairs) -> tf.Tensor:
+        return total + tf.square(_difference(column))
 
-    def add(total: tf.Tensor, pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        return total + tf.square(pair[0][:, None] - pair[1])
-
-    return tf.foldl(add, _columns(left, right), start, parallel_iterations=1)  # whatever D, two arrays [N, M]
+    start = nothing(pairs.first)[:, None] + nothing(pairs.second)
+    return tf.foldl(add, _columns(pairs), start, parallel_iterations=1)  # whatever D, two arrays [N, M]
 
 
-def _pull_back_by_columns(left: tf.Tensor, right: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _pull_back_by_columns(pairs: Pairs, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Gradients as if squared norms were none of the factors: those of points are complete without them."""
 
-    def pull(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        weighted = upstream * (pair[0][:, None] - pair[1])
+    def pull(column: Pairs) -> tuple[tf.Tensor, tf.Tensor]:
+        weighted = upstream * _difference(column)
         return 2.0 * tf.reduce_sum(weighted, axis=1), tf.reduce_sum(weighted, axis=0)
 
-    signature = (left.dtype, right.dtype)
-    bars = tf.map_fn(pull, _columns(left, right), parallel_iterations=1, fn_output_signature=signature)
+    signature = (upstream.dtype, upstream.dtype)
+    bars = tf.map_fn(pull, _columns(pairs), parallel_iterations=1, fn_output_signature=signature)
     left_bar, right_bar = (tf.pad(tf.transpose(bar), [[0, 0], [0, 2]]) for bar in bars)
     return left_bar, right_bar
 
@@ -122,17 +154,17 @@ def _twice_by_product(
 
 
 def _twice_by_columns(
-    upstream: tf.Tensor, left: tf.Tensor, right: tf.Tensor, left_bar: tf.Tensor, right_bar: tf.Tensor
+    pairs: Pairs, upstream: tf.Tensor, left_bar: tf.Tensor, right_bar: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """Gradients of `_pull_back_by_columns` in all it is given."""
+    """Gradients of `_pull_back_by_columns` in the upstream and both factors."""
     a, b = left_bar[:, :-2], right_bar[:, :-2]
 
-    def add(total: tf.Tensor, columns: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        x, z, of_x, of_z = columns
-        return total + (x[:, None] - z) * (2.0 * of_x[:, None] + of_z)
+    def add(total: tf.Tensor, columns: tuple[Pairs, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        column, of_x, of_z = columns
+        return total + _difference(column) * (2.0 * of_x[:, None] + of_z)
 
-    pairs = (*_columns(left, right), tf.transpose(a), tf.transpose(b))
-    upstream_bar = tf.foldl(add, pairs, tf.zeros_like(upstream), parallel_iterations=1)
+    columns = (_columns(pairs), tf.transpose(a), tf.transpose(b))
+    upstream_bar = tf.foldl(add, columns, tf.zeros_like(upstream), parallel_iterations=1)
     of_left = 2.0 * tf.reduce_sum(upstream, axis=1)[:, None] * a + tf.matmul(upstream, b)
     of_right = 0.5 * tf.reduce_sum(upstream, axis=0)[:, None] * b + tf.matmul(upstream, a, transpose_a=True)
     return upstream_bar, tf.pad(of_left, [[0, 0], [0, 2]]), tf.pad(of_right, [[0, 0], [0, 2]])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from gpflow import kernels
 from gpflow.inducing_variables import InducingPoints
@@ -20,6 +21,7 @@ from keras_odgp.covariances.distances import (
     ScaledPoints,
     floored,
     left_factor,
+    pairs,
     pull_back,
     right_factor,
     squared_distances,
@@ -106,8 +108,12 @@ def place(kernel: kernels.Kernel, *sets: InducingPoints | tf.Tensor) -> list[Sca
     arrays = [tf.convert_to_tensor(part.Z if isinstance(part, InducingPoints) else part) for part in sets]
     columns = [active_columns(kernel, points) for points in arrays]
     centre = _centre(columns[0])
-    scaled = [(points - centre) / scale for points in columns]  # divided first, far points would lose their digits
-    return [ScaledPoints(left_factor(points), right_factor(points)) for points in scaled]
+    return [_scaled(points, centre, scale) for points in columns]
+
+
+def _scaled(points: tf.Tensor, centre: tf.Tensor, scale: tf.Tensor) -> ScaledPoints:
+    scaled = (points - centre) / scale  # divided first, far points would lose their digits
+    return ScaledPoints(left_factor(scaled), right_factor(scaled), points, scale)
 
 
 def unit_covariance(first: ScaledPoints, second: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
@@ -122,9 +128,11 @@ def amplitude(part: ScaledPoints, kernel: kernels.Kernel) -> tf.Tensor:
 
 
 def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoints, second: ScaledPoints) -> tf.Tensor:
+    points = pairs(first, second)
+
     @tf.custom_gradient
     def run(left: tf.Tensor, right: tf.Tensor, *variances: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        product = squared_distances(left, right)
+        product = squared_distances(left, right, points)
         off_diagonal = 1.0 - identity_like(product) if first is second else None
         # On the diagonal exactly zero, where the product leaves rounding errors.
         square = floored(product if off_diagonal is None else product * off_diagonal)
@@ -133,7 +141,7 @@ def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoin
             derivative *= off_diagonal
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            left_bar, right_bar = pull_back(upstream * derivative, left, right)
+            left_bar, right_bar = pull_back(upstream * derivative, left, right, points)
             return (
                 profile.slope * left_bar,
                 profile.slope * right_bar,
@@ -146,8 +154,17 @@ def _covariance(profile: _Profile, variance: tf.Tensor | None, first: ScaledPoin
 
 
 def _centre(points: tf.Tensor) -> tf.Tensor:
-    """The median `[D]` of points, which outliers do not move; distances do not depend on it, nor do gradients."""
-    return tf.stop_gradient(tf.sort(points, axis=0)[tf.shape(points)[0] // 2])
+    """The median `[D]` of the finite entries of points, which outliers do not move; 0 where there are none.
+
+    Distances do not depend on it, nor do gradients.
+    """
+    infinity = points.dtype.as_numpy_dtype(np.inf)
+    is_finite = tf.math.is_finite(points)
+    rising = tf.sort(tf.where(is_finite, points, infinity), axis=0)
+    rising = tf.pad(rising, [[0, 1], [0, 0]], constant_values=infinity)
+    middle = tf.reduce_sum(tf.cast(is_finite, tf.int32), axis=0) // 2
+    centre = tf.gather(tf.transpose(rising), middle, batch_dims=1)
+    return tf.stop_gradient(tf.where(tf.math.is_finite(centre), centre, tf.zeros_like(centre)))
 
 
 def active_columns(kernel: kernels.Kernel, X: tf.Tensor) -> tf.Tensor:
@@ -168,13 +185,17 @@ def _scale(kernel: kernels.Kernel) -> tf.Tensor:
 
 def prepare(kernel: kernels.Kernel, Z: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """What `evaluate_prepared` needs of a known kernel and of points `[M, D]`: all but the variance."""
-    return _scale(kernel), _centre(active_columns(kernel, Z)), place(kernel, Z)[0].right
+    columns = active_columns(kernel, Z)
+    centre = _centre(columns)
+    return centre, *_scaled(columns, centre, _scale(kernel))
 
 
 def evaluate_prepared(
     kernel: kernels.Kernel, prepared: Sequence[tf.Tensor], variance: tf.Tensor, X: tf.Tensor
 ) -> tf.Tensor:
     """What `kernel(X, Z)` returns, `[N, M]`, for the points that were prepared."""
-    scale, centre, right = prepared
-    square = floored(squared_distances(left_factor((active_columns(kernel, X) - centre) / scale), right))
+    centre, *parts = prepared
+    points = ScaledPoints(*parts)
+    inputs = _scaled(active_columns(kernel, X), centre, points.scale)
+    square = floored(squared_distances(inputs.left, points.right, pairs(inputs, points)))
     return _PROFILES[type(kernel)].evaluate(variance, square)[0]

@@ -136,12 +136,12 @@ def test_points_far_from_zero_keep_their_digits_in_float32(name, rng):
     assert_agree(results["float32"], results["float64"], 1e-5)
 
 
-FAR = {"float32": (30.0, 100.0, 1e3), "float64": (1e3, 1e4, 1e6, 1e8)}
+FAR = {"float32": (30.0, 100.0, 1e3, 1e6, 1e8), "float64": (1e3, 1e4, 1e6, 1e8)}
 
 
-def clusters(far, dtype, rng, num=100):
+def clusters(far, dtype, rng, num=100, share=0.4):
     X = rng.normal(size=(num, 2))
-    X[6 * num // 10 :] += far
+    X[num - round(share * num) :] += far
     return X.astype(dtype)
 
 
@@ -163,13 +163,30 @@ def test_clusters_many_lengthscales_apart(name, dtype, far, rng):
         K = evaluate(kernel, tf.constant(X))
         crossed = evaluate(kernel, tf.constant(X), tf.constant(X[::-1].copy()))[:, ::-1]
         prepared = evaluate_prepared(kernel, prepare(kernel, tf.constant(X)), kernel.variance, tf.constant(X))
-    # Differences to the centre are rounded, by half a unit of the last digit of `far`. The rest is what one product may
-    # lose: a tenth of the jitter in float64, ten times of it in float32, of norms that are up to five times as large.
-    tolerance = 4.0 * far * np.finfo(dtype).eps + {"float32": 1e-3, "float64": 1e-8}[dtype]
+    # What one product may lose: a tenth of the jitter in float64, ten times of it in float32, of norms that are up to
+    # five times as large. Further apart, differences have all their digits, whichever cluster the centre is in.
+    tolerance = {"float32": 1e-3, "float64": 1e-8}[dtype]
     if name in ("Exponential", "Matern12"):  # which see the root of an error
         tolerance = tolerance**0.5
     for got in (K, crossed, prepared):
         np.testing.assert_allclose(got, by_differences(name, X), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("far", FAR["float32"])
+@pytest.mark.parametrize("name", ["SquaredExponential", "Matern32", "Matern52"])
+def test_sets_whose_centres_are_in_different_clusters_belong_together(name, far, rng):
+    """The covariances of each and those of one with the other are parts of one positive definite matrix."""
+    Z, V = clusters(far, "float32", rng, 30, share=0.3), clusters(far, "float32", rng, 30, share=0.7)
+    both = np.concatenate([Z, V])
+    with float_context("float32"):
+        kernel = getattr(gpflow.kernels, name)()
+        crossed = evaluate(kernel, tf.constant(Z), tf.constant(V))
+        K = np.block([[evaluate(kernel, tf.constant(Z)), crossed], [np.transpose(crossed), evaluate(kernel, V)]])
+        prepared = evaluate_prepared(kernel, prepare(kernel, tf.constant(both)), kernel.variance, tf.constant(both))
+    # As above; errors of nearby points are alike, and the first jitter, 1e-5, is enough for them.
+    np.testing.assert_allclose(K, by_differences(name, both), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(prepared, by_differences(name, both), rtol=0, atol=1e-3)
+    assert np.isfinite(np.linalg.cholesky(add_jitter(tf.constant(K)))).all()
 
 
 @pytest.mark.parametrize("far", [1.5e3, 3e3, 2e4, 1e6])
@@ -282,6 +299,24 @@ def test_inputs_that_are_not_finite_leave_the_others_alone(bad, rng):
         got = evaluate(kernel, Z, tf.constant(X)).numpy()
         assert np.isnan(got[:, 3]).all()
         np.testing.assert_array_equal(np.delete(got, 3, axis=1), np.delete(wanted, 3, axis=1))
+
+
+@pytest.mark.parametrize("num_bad", [1, 2, 5, 9])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_rows_that_are_not_finite_leave_the_others_alone_in_their_own_set(bad, num_bad, rng):
+    X = rng.normal(size=(9, 2))
+    wanted = gpflow.kernels.Matern52()(X).numpy()
+    X[:num_bad, 1] = bad
+    got = evaluate(gpflow.kernels.Matern52(), tf.constant(X)).numpy()
+    np.testing.assert_allclose(got[num_bad:, num_bad:], wanted[num_bad:, num_bad:], rtol=0, atol=1e-12)
+    assert np.isnan(got[:num_bad, num_bad:]).all()
+
+
+def test_no_inputs():
+    kernel, nothing, some = gpflow.kernels.Matern52(), tf.zeros((0, 2), tf.float64), tf.zeros((3, 2), tf.float64)
+    assert evaluate(kernel, nothing).shape == (0, 0)
+    assert evaluate(kernel, nothing, some).shape == (0, 3)
+    assert evaluate(kernel, some, nothing).shape == (3, 0)
 
 
 def test_sets_of_inputs(rng):

@@ -25,6 +25,7 @@ INPUTS = (
     "clusters 100 apart",
     "clusters 1e4 apart",
     "clusters 1e8 apart",
+    "equal clusters 1e6 apart",
 )
 
 
@@ -43,10 +44,10 @@ def ordinary(num: int = NUM_DATA) -> tuple[np.ndarray, np.ndarray]:
     return x, np.sin(2.0 * x[:, :1]) + 0.1 * rng.normal(size=(num, 1))
 
 
-def _clusters(distance: float) -> Data:
+def _clusters(distance: float, share: float = 0.4) -> Data:
     """Rows of two clusters, near enough to each other within them that covariances there matter."""
     x, y = ordinary(100)
-    return Data(x + distance * (np.arange(100) % 5 < 2)[:, None], y, batch_size=32)
+    return Data(x + distance * (np.arange(100) % 10 < 10 * share)[:, None], y, batch_size=32)
 
 
 def _replaced(values: np.ndarray, index: object, value: object) -> np.ndarray:
@@ -77,6 +78,7 @@ def trainable() -> dict[str, Data]:
         "clusters 100 apart": _clusters(100.0),
         "clusters 1e4 apart": _clusters(1e4),
         "clusters 1e8 apart": _clusters(1e8),
+        "equal clusters 1e6 apart": _clusters(1e6, share=0.5),
         "targets of scale 1e-8": Data(x, 1e-8 * y),
         "targets of scale 1e8": Data(x, 1e8 * y),
         "outlier of 1e6 in the inputs": Data(one_outlier, y),

@@ -86,8 +86,8 @@ def _by_columns_if_far(
         return tf.cond(is_far, lambda: by_columns(pairs, *others), lambda: by_product(left, right, *others))
 
     # Whose derivatives are given by hand: TensorFlow need not keep what it would take them from.
-    left, right, *others = (tf.stop_gradient(tensor) for tensor in (left, right, *others))
-    return apart(choose)(_is_far(left, right), left, right, pairs, *others)
+    left, right, *rest = (tf.stop_gradient(tensor) for tensor in (left, right, *others))
+    return apart(choose)(_is_far(left, right), left, right, pairs, *rest)
 
 
 def _is_far(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

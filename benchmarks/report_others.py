@@ -17,7 +17,7 @@ DEEP_TEXT = """## Deep GPs
 NLPD and RMSE on the standardised scale, mean ± standard deviation over n splits, by `model.fit` for a fixed CPU time on
 one thread, with M base and K orthogonal features in each layer (GPflux: M + K points). The recipe is told apart from
 the model. `Our recipe` fits one layer by L-BFGS on the collapsed bound (150 iterations, whose time counts), puts hidden
-layers before it, and trains all by Adam, from 1e-2 down, on batches of 256; `refreshed` adds `ClosedFormUpdate`;
+layers before it, and trains all by Adam, from 1e-2 down, on batches of 1,024; `refreshed` adds `ClosedFormUpdate`;
 `GPflux's recipe` is that of its published runs (256 points, 1,000 epochs), whose numbers are in the last columns.
 
 Start and rate of our recipe were chosen on a tenth of the training part of split 0 of power and kin8nm, held out for

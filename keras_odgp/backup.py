@@ -27,7 +27,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
     `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
     data set shuffled with a seed and `reshuffle_each_iteration=False`; `EarlyStopping`, `ReduceLROnPlateau` and
-    `NaturalGradient` start anew.
+    `NaturalGradient` start anew. Give it as the last of the callbacks: if one behind it refuses to start, Keras lets
+    the next `fit` of the model begin at the epoch of this backup.
 
     Args:
         backup_dir: Directory of the backup, on this machine's file systems, for this training alone.

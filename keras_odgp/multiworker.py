@@ -117,6 +117,8 @@ def fit(
 def _check(model: keras.Model, dataset: tf.data.Dataset, num_replicas: int) -> None:
     if not model.built or not model.compiled:
         raise ValueError("Expected a model that is built and compiled within `strategy.scope()`.")
+    if dataset.cardinality() == 0:
+        raise ValueError("Expected at least one batch. Got none: give more data, or smaller batches.")
     if dataset.cardinality() < 0:
         raise ValueError("Expected a dataset of known, finite size: leave out `repeat`, or say how many by `take`.")
     sizes = {spec.shape[0] if spec.shape.rank else None for spec in tf.nest.flatten(dataset.element_spec)}

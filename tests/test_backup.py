@@ -208,6 +208,14 @@ def test_previous_file_may_be_deleted_meanwhile(tmp_path, monkeypatch):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     files.save_weights(model, path)
     stat = Path.stat
+    deleted = []
+
+    def deleted_after(self, **options):
+        result = stat(self, **options)
+        if self.name == path.name and not deleted:
+            os.unlink(self)
+            deleted.append(self)
+        return result
 
     def deleted_before(self, **options):
         if self.name == path.name and os.path.lexists(self):
@@ -216,6 +224,10 @@ def test_previous_file_may_be_deleted_meanwhile(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "stat", deleted_before)
     files.save_weights(model, path)
+    assert os.path.lexists(path)
+    monkeypatch.setattr(Path, "stat", deleted_after)  # whoever looks twice finds nothing
+    files.save_weights(model, path)
+    assert deleted
     monkeypatch.undo()
     files.load_weights(model, path)
 
@@ -254,8 +266,12 @@ class Refusing(keras.callbacks.Callback):
         raise RuntimeError("not today")
 
 
-@pytest.mark.parametrize("fit", [keras.Model.fit, keras_odgp.multiworker.fit], ids=["keras", "multiworker"])
-def test_training_that_did_not_start_leaves_no_epoch_behind(fit, tmp_path):
+@pytest.mark.parametrize(
+    ("fit", "is_last"),
+    [(keras.Model.fit, True), (keras_odgp.multiworker.fit, True), (keras_odgp.multiworker.fit, False)],
+    ids=["keras", "multiworker", "multiworker, any order"],
+)
+def test_training_that_did_not_start_leaves_no_epoch_behind(fit, is_last, tmp_path):
     """That a backup has set: the next training would leave out its first epochs."""
     model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
     model.compile(loss="mse")
@@ -264,9 +280,20 @@ def test_training_that_did_not_start_leaves_no_epoch_behind(fit, tmp_path):
     for folder in ("a", "b"):  # of two epochs, and of none
         backup = BackupAndRestore(tmp_path / folder, delete_checkpoint=False)
         with pytest.raises(RuntimeError, match="not today"):
-            fit(model, batches, epochs=4, verbose=0, callbacks=[backup, Refusing()])
-        callbacks = [BackupAndRestore(tmp_path / f"after {folder}")]
-        assert fit(model, batches, epochs=3, verbose=0, callbacks=callbacks).epoch == [0, 1, 2]
+            callbacks = [Refusing(), backup] if is_last else [backup, Refusing()]
+            fit(model, batches, epochs=4, verbose=0, callbacks=callbacks)
+        assert fit(model, batches, epochs=3, verbose=0).epoch == [0, 1, 2]
+
+
+def test_backup_after_one_that_did_not_start(tmp_path):
+    model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    backup = BackupAndRestore(tmp_path / "a", delete_checkpoint=False)
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[backup])
+    with pytest.raises(RuntimeError, match="not today"):
+        model.fit(X, Y, epochs=4, verbose=0, callbacks=[backup, Refusing()])
+    callbacks = [BackupAndRestore(tmp_path / "b")]
+    assert model.fit(X, Y, epochs=3, verbose=0, callbacks=callbacks).epoch == [0, 1, 2]
 
 
 class Masked(keras.layers.Dense):

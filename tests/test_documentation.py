@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
+from stress import hostile
 
 import keras_odgp
 from tutorials.__main__ import NAMES, fast, run
@@ -96,6 +97,14 @@ def test_reference_has_every_public_name():
     assert documented == {module.__name__ for module in public_modules()}
     for module in public_modules():
         assert all(hasattr(module, name) for name in module.__all__), module.__name__
+
+
+def test_table_of_what_was_tried_has_every_hostile_data_set():
+    """`make stress` writes it: it has not been run since the data sets changed if this fails."""
+    text = (DOCS / "reliability.md").read_text()
+    expected = {*hostile.trainable(), *hostile.refused()}
+    assert f"**Hostile data: {len(expected)} data sets.**" in text
+    assert {name for name in expected if f"| {name} |" in text} == expected
 
 
 @pytest.mark.parametrize("name", sorted(public_objects()))

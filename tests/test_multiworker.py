@@ -265,8 +265,9 @@ def test_callbacks_are_told_what_fit_tells_them():
     [
         (lambda: batches().repeat(), "known, finite size"),
         (lambda: tf.data.Dataset.from_tensor_slices(make_data()).batch(10), "one size"),
+        (lambda: tf.data.Dataset.from_tensor_slices(make_data()).batch(99, drop_remainder=True), "at least one batch"),
     ],
-    ids=["infinite", "ragged"],
+    ids=["infinite", "ragged", "empty"],
 )
 def test_other_datasets_are_refused(dataset, message):
     model = make_model(tf.distribute.get_strategy())

@@ -261,6 +261,45 @@ def test_derivatives_of_compiled_functions(far, rng):
         np.testing.assert_allclose(wanted, gradient(function, X), rtol=0, atol=tolerance * np.abs(wanted).max())
 
 
+def test_second_derivatives_where_few_sizes_are_known(rng):
+    """Loops over columns keep the shape they start with, also where one row and no number of columns is known."""
+    kernel, X = gpflow.kernels.SquaredExponential(), tf.constant(rng.normal(size=(1, 2)))
+    Z = tf.constant(rng.normal(size=(1, 2)))
+
+    def curvature(X):
+        with tf.GradientTape() as outer:
+            outer.watch(X)
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                K = evaluate(kernel, X, Z)
+            slope = tf.reduce_sum(inner.gradient(K, X))
+        return outer.gradient(slope, X)
+
+    compiled = tf.function(curvature, input_signature=[tf.TensorSpec([1, None], tf.float64)])
+    np.testing.assert_allclose(compiled(X), curvature(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("far", [100.0, 1e3])
+def test_lengthscale_gradients_in_float32_are_good_to_a_percent(far):
+    """What docs/sharp_bits.md says of clusters: as many digits as their distance leaves."""
+    errors, sizes = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X, weights = clusters(far, "float32", rng, 40), rng.normal(size=(40, 40))
+        gradients = []
+        for dtype in ("float32", "float64"):
+            with float_context(dtype):
+                kernel = gpflow.kernels.Matern52(lengthscales=[1.0, 1.0])
+                with tf.GradientTape() as tape:
+                    points = tf.constant(X.astype(dtype))
+                    value = tf.reduce_sum(weights.astype(dtype) * evaluate(kernel, points, tf.identity(points)))
+                unconstrained = kernel.lengthscales.unconstrained_variable
+                gradients.append(tape.gradient(value, unconstrained).numpy().astype(np.float64))
+        errors.append(np.abs(gradients[0] - gradients[1]))
+        sizes.append(np.abs(gradients[1]))
+    assert np.sqrt(np.mean(np.square(errors))) < 0.01 * np.sqrt(np.mean(np.square(sizes)))
+
+
 @pytest.mark.parametrize("far", [1e4, 1e6])
 @pytest.mark.parametrize("name", ["SquaredExponential", "Matern52"])
 def test_second_derivatives_in_clusters(name, far, rng):

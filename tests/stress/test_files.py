@@ -17,6 +17,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from keras.src.backend.common import global_state
 from layers import house
 from stress.forms import IS_FULL
 
@@ -249,11 +250,12 @@ def foreign(module: str, name: str, config: dict) -> dict:
 def attacks(config: dict, marker: str) -> dict[str, dict]:
     """Configurations that would make the marker, if what they name were called."""
     source = f"lambda x: __import__('os').mkdir({marker!r}) or x"
+    before = global_state.get_global_attribute("safe_mode_saving")
     keras.config.enable_unsafe_deserialization()
     try:
         evil = keras.saving.serialize_keras_object(keras.layers.Lambda(eval(source)))
     finally:
-        keras.src.backend.common.global_state.set_global_attribute("safe_mode_saving", True)
+        global_state.set_global_attribute("safe_mode_saving", before)
     gpflow_class = {"class": "os.mkdir", "arguments": {"path": marker}, "frozen": [], "dtype": "float64"}
 
     def of_layer(**options) -> dict:
@@ -311,6 +313,10 @@ def test_nothing_in_a_file_runs(saved, tmp_path, record):
             assert str(caught.value), name
             assert not isinstance(caught.value, files.DamagedFileError), name
             assert not marker.exists(), name
+    path.write_bytes(rewritten(folder / "plain.keras", {"config.json": json.dumps(tried["lambda layer"]).encode()}))
+    with contextlib.suppress(ValueError):  # of weights that do not fit, after the model was made
+        keras.saving.load_model(path, safe_mode=False)
+    assert marker.exists()  # the attack itself works
     record("attacks", tried=[*tried, "pickled weights"])
 
 

@@ -39,16 +39,28 @@ def _uci(records: Sequence[Record]) -> Iterator[str]:
 def _deep(records: Sequence[Record]) -> Iterator[str]:
     for (data_set, layers), found in sorted(group(records, "data", "layers").items()):
         published = paper.GPFLUX[data_set][layers - 1][1]
-        by_model = {key: score(some, "nlpd_standardised").mean for key, some in group(found, "model", "recipe").items()}
-        for (model, recipe), nlpd in by_model.items():
+        models = group(found, "model", "recipe")
+        for (model, recipe), ours in models.items():
             if model == "gpflux":
                 continue
-            name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}: NLPD {nlpd:.3f}"
+            name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}: NLPD"
+            nlpd = score(ours, "nlpd_standardised").mean
             if nlpd > published:
-                yield f"{name}, GPflux published {published:.3f}."
-            peer = by_model.get(("gpflux", "gpflux" if recipe == "gpflux" else "ours"))
-            if peer is not None and nlpd > peer:
-                yield f"{name}, GPflux here with the same recipe {peer:.3f}."
+                yield f"{name} {nlpd:.3f}, GPflux published {published:.3f}."
+            peer = models.get(("gpflux", "gpflux" if recipe == "gpflux" else "ours"), [])
+            pair = _on_common_splits(ours, peer)
+            if not all(pair):
+                continue
+            nlpd, theirs = (score(some, "nlpd_standardised").mean for some in pair)
+            if nlpd > theirs:
+                yield f"{name} {nlpd:.3f}, GPflux here with the same recipe and splits {theirs:.3f}."
+
+
+def _on_common_splits(left: Sequence[Record], right: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """The records of either whose split the other has too."""
+    common = {record["settings"]["split"] for record in left} & {record["settings"]["split"] for record in right}
+    kept = [[record for record in some if record["settings"]["split"] in common] for some in (left, right)]
+    return kept[0], kept[1]
 
 
 def _airline(records: Sequence[Record]) -> Iterator[str]:

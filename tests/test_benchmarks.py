@@ -237,8 +237,8 @@ def test_report_has_what_the_files_have(store, tmp_path):
     assert (tmp_path / "docs" / "images" / "benchmarks_uci_yacht.png").stat().st_size > 5000
 
 
-def deep_record(model, recipe, nlpd):
-    settings = {"data": "yacht", "layers": 2, "model": model, "recipe": recipe, "split": 0}
+def deep_record(model, recipe, nlpd, split=0):
+    settings = {"data": "yacht", "layers": 2, "model": model, "recipe": recipe, "split": split}
     return {"settings": settings, "results": {"nlpd_standardised": nlpd}}
 
 
@@ -249,8 +249,18 @@ def test_losses_are_those_to_published_runs_and_to_peers_with_the_same_recipe():
     text = report_losses.section({"uci": [], "deep": found, "airline": [], "calibration": [], "speed": []})
     assert text.count("- Deep, yacht, layers: 2, ours, softplus, our recipe: NLPD -1.000") == 2
     assert "GPflux published -1.084" in text
-    assert "GPflux here with the same recipe -1.200" in text
+    assert "GPflux here with the same recipe and splits -1.200" in text
     assert "ours, points" not in text
+
+
+def test_losses_to_peers_are_those_on_splits_that_both_have():
+    found = [deep_record("points", "ours", -2.6), deep_record("gpflux", "ours", -2.5)]
+    hard_split = deep_record("points", "ours", -1.5, split=1)
+    records = {"uci": [], "deep": [*found, hard_split], "airline": [], "calibration": [], "speed": []}
+    assert "Nothing, of what was run." in report_losses.section(records)
+    records["deep"].append(deep_record("gpflux", "ours", -1.8, split=1))
+    losses = report_losses.section(records)
+    assert "our recipe: NLPD -2.050, GPflux here with the same recipe and splits -2.150." in losses
 
 
 def test_training_ends_in_time_with_a_small_rate():

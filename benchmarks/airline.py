@@ -74,7 +74,7 @@ def run(settings: Settings, context: Context) -> dict[str, Any]:
     deadline = KerasDeadline().start(settings["seconds"], times=times, evaluate=on_the_way)
     pipeline = tf.data.Dataset.from_tensor_slices((part.X, part.Y)).shuffle(len(part.X), seed=settings["split"])
     pipeline = pipeline.batch(BATCH_SIZE, drop_remainder=True).prefetch(2)
-    model.fit(pipeline, epochs=10**6, verbose=0, callbacks=[deadline])
+    model.fit(pipeline, epochs=10**6, verbose=0, shuffle=False, callbacks=[deadline])
     noise = float(np.asarray(model.layers[-1].variance).reshape(-1)[0])
     return {**score(None), **deadline.effort(), "curve": deadline.curve, "noise_variance": noise}
 

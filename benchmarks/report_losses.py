@@ -16,7 +16,8 @@ Every comparison of this page that goes against us, gathered from the same files
 
 def section(records: dict[str, list[Record]]) -> str:
     """A list of all that was lost, by experiment."""
-    makers = {"uci": _uci, "deep": _deep, "airline": _airline, "calibration": _calibration, "speed": _speed}
+    makers = {"uci": _uci, "deep": _deep, "snelson": _snelson, "airline": _airline, "calibration": _calibration}
+    makers["speed"] = _speed
     lines = [line for name, make in makers.items() for line in make(records[name])]
     return TEXT + "\n\n" + ("\n".join(f"- {line}" for line in lines) or "Nothing, of what was run.")
 
@@ -47,13 +48,13 @@ def _deep(records: Sequence[Record]) -> Iterator[str]:
             nlpd = score(ours, "nlpd_standardised").mean
             if nlpd > published:
                 yield f"{name} {nlpd:.3f}, GPflux published {published:.3f}."
-            peer = models.get(("gpflux", "gpflux" if recipe == "gpflux" else "ours"), [])
-            pair = _on_common_splits(ours, peer)
+            peer_recipe = "gpflux" if recipe == "gpflux" else "ours"
+            pair = _on_common_splits(ours, models.get(("gpflux", peer_recipe), []))
             if not all(pair):
                 continue
             nlpd, theirs = (score(some, "nlpd_standardised").mean for some in pair)
             if nlpd > theirs:
-                yield f"{name} {nlpd:.3f}, GPflux here with the same recipe and splits {theirs:.3f}."
+                yield f"{name} {nlpd:.3f}, GPflux here with {RECIPES[peer_recipe]}, same splits, {theirs:.3f}."
 
 
 def _on_common_splits(left: Sequence[Record], right: Sequence[Record]) -> tuple[list[Record], list[Record]]:
@@ -61,6 +62,20 @@ def _on_common_splits(left: Sequence[Record], right: Sequence[Record]) -> tuple[
     common = {record["settings"]["split"] for record in left} & {record["settings"]["split"] for record in right}
     kept = [[record for record in some if record["settings"]["split"] in common] for some in (left, right)]
     return kept[0], kept[1]
+
+
+def _snelson(records: Sequence[Record]) -> Iterator[str]:
+    for (kernel, features), found in group(records, "kernel", "features").items():
+        by_size = group(found, "L", "K")
+        if not {(16, 0), (8, 8)} <= set(by_size):
+            continue
+        for metric, digits, name in (("elbo", 1, "ELBO"), ("iterations_per_second", 0, "iterations per second")):
+            orthogonal, larger = (score(by_size[size], metric).mean for size in ((8, 8), (16, 0)))
+            if orthogonal < larger:
+                yield (
+                    f"Snelson, {LABELS[features]}, {LABELS[kernel]}: {name} {orthogonal:.{digits}f} of L = 8 with "
+                    f"K = 8, {larger:.{digits}f} of L = 16."
+                )
 
 
 def _airline(records: Sequence[Record]) -> Iterator[str]:

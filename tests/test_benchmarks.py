@@ -237,6 +237,9 @@ def test_report_has_what_the_files_have(store, tmp_path):
     assert (tmp_path / "docs" / "images" / "benchmarks_uci_yacht.png").stat().st_size > 5000
 
 
+NOTHING = {name: [] for name in EXPERIMENTS}
+
+
 def deep_record(model, recipe, nlpd, split=0):
     settings = {"data": "yacht", "layers": 2, "model": model, "recipe": recipe, "split": split}
     return {"settings": settings, "results": {"nlpd_standardised": nlpd}}
@@ -246,21 +249,34 @@ def test_losses_are_those_to_published_runs_and_to_peers_with_the_same_recipe():
     assert paper.GPFLUX["yacht"][1][1] == -1.084
     found = [deep_record("softplus", "ours", -1.0), deep_record("gpflux", "ours", -1.2)]
     found += [deep_record("points", "gpflux", -1.1), deep_record("gpflux", "gpflux", -0.9)]
-    text = report_losses.section({"uci": [], "deep": found, "airline": [], "calibration": [], "speed": []})
+    text = report_losses.section(NOTHING | {"deep": found})
     assert text.count("- Deep, yacht, layers: 2, ours, softplus, our recipe: NLPD -1.000") == 2
     assert "GPflux published -1.084" in text
-    assert "GPflux here with the same recipe and splits -1.200" in text
+    assert "GPflux here with our recipe, same splits, -1.200" in text
     assert "ours, points" not in text
 
 
 def test_losses_to_peers_are_those_on_splits_that_both_have():
     found = [deep_record("points", "ours", -2.6), deep_record("gpflux", "ours", -2.5)]
     hard_split = deep_record("points", "ours", -1.5, split=1)
-    records = {"uci": [], "deep": [*found, hard_split], "airline": [], "calibration": [], "speed": []}
+    records = NOTHING | {"deep": [*found, hard_split]}
     assert "Nothing, of what was run." in report_losses.section(records)
     records["deep"].append(deep_record("gpflux", "ours", -1.8, split=1))
     losses = report_losses.section(records)
-    assert "our recipe: NLPD -2.050, GPflux here with the same recipe and splits -2.150." in losses
+    assert "our recipe: NLPD -2.050, GPflux here with our recipe, same splits, -2.150." in losses
+
+
+def test_losses_of_one_dimension_are_those_of_fewer_levels_with_orthogonal_points():
+    def snelson_record(levels, num_orthogonal, elbo, rate):
+        settings = {"kernel": "arccos1", "features": "relu", "L": levels, "K": num_orthogonal}
+        return {"settings": settings, "results": {"elbo": elbo, "iterations_per_second": rate}}
+
+    found = [snelson_record(8, 0, -150.0, 300.0), snelson_record(16, 0, -111.5, 200.0)]
+    assert "Nothing" in report_losses.section(NOTHING | {"snelson": found})  # nothing to compare with yet
+    assert "Nothing" in report_losses.section(NOTHING | {"snelson": [*found, snelson_record(8, 8, -110.0, 210.0)]})
+    losses = report_losses.section(NOTHING | {"snelson": [*found, snelson_record(8, 8, -113.5, 180.0)]})
+    assert "ELBO -113.5 of L = 8 with K = 8, -111.5 of L = 16." in losses
+    assert "iterations per second 180 of L = 8 with K = 8, 200 of L = 16." in losses
 
 
 def test_training_ends_in_time_with_a_small_rate():

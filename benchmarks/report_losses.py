@@ -11,7 +11,8 @@ from benchmarks.tables import LABELS, MODELS, RECIPES, group, score
 
 TEXT = """## Where we lose
 
-Every comparison of this page that goes against us, gathered from the same files."""
+Every comparison of this page, at as many features or inducing variables, that goes against us, gathered from the same
+files."""
 
 
 def section(records: dict[str, list[Record]]) -> str:
@@ -39,66 +40,69 @@ def _uci(records: Sequence[Record]) -> Iterator[str]:
 
 def _deep(records: Sequence[Record]) -> Iterator[str]:
     for (data_set, layers), found in sorted(group(records, "data", "layers").items()):
-        published = paper.GPFLUX[data_set][layers - 1][1]
         models = group(found, "model", "recipe")
         for (model, recipe), ours in models.items():
             if model == "gpflux":
                 continue
-            name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}: NLPD"
-            nlpd = score(ours, "nlpd_standardised").mean
-            if nlpd > published:
-                yield f"{name} {nlpd:.3f}, GPflux published {published:.3f}."
+            name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}:"
             peer_recipe = "gpflux" if recipe == "gpflux" else "ours"
-            pair = _on_common_splits(ours, models.get(("gpflux", peer_recipe), []))
-            if not all(pair):
-                continue
-            nlpd, theirs = (score(some, "nlpd_standardised").mean for some in pair)
-            if nlpd > theirs:
-                yield f"{name} {nlpd:.3f}, GPflux here with {RECIPES[peer_recipe]}, same splits, {theirs:.3f}."
-
-
-def _on_common_splits(left: Sequence[Record], right: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """The records of either whose split the other has too."""
-    common = {record["settings"]["split"] for record in left} & {record["settings"]["split"] for record in right}
-    kept = [[record for record in some if record["settings"]["split"] in common] for some in (left, right)]
-    return kept[0], kept[1]
+            peer = models.get(("gpflux", peer_recipe), [])
+            for published, metric in zip(paper.GPFLUX[data_set][layers - 1], METRICS):
+                mean = score(ours, f"{metric}_standardised").mean
+                if mean > published:
+                    yield f"{name} {metric.upper()} {mean:.3f}, GPflux published {published:.3f}."
+                for mean, theirs, num in _means_in_common(ours, peer, f"{metric}_standardised"):
+                    if mean > theirs:
+                        yield (
+                            f"{name} {metric.upper()} {mean:.3f}, GPflux here with {RECIPES[peer_recipe]} {theirs:.3f} "
+                            f"(splits: {num})."
+                        )
 
 
 def _snelson(records: Sequence[Record]) -> Iterator[str]:
     for (kernel, features), found in group(records, "kernel", "features").items():
         by_size = group(found, "L", "K")
-        if not {(16, 0), (8, 8)} <= set(by_size):
-            continue
+        orthogonal, larger = (by_size.get(size, []) for size in ((8, 8), (16, 0)))
         for metric, digits, name in (("elbo", 1, "ELBO"), ("iterations_per_second", 0, "iterations per second")):
-            orthogonal, larger = (score(by_size[size], metric).mean for size in ((8, 8), (16, 0)))
-            if orthogonal < larger:
-                yield (
-                    f"Snelson, {LABELS[features]}, {LABELS[kernel]}: {name} {orthogonal:.{digits}f} of L = 8 with "
-                    f"K = 8, {larger:.{digits}f} of L = 16."
-                )
+            for ours, theirs, _ in _means_in_common(orthogonal, larger, metric, key="repetition"):
+                if ours < theirs:
+                    yield (
+                        f"Snelson, {LABELS[features]}, {LABELS[kernel]}: {name} {ours:.{digits}f} of L = 8 with K = 8, "
+                        f"{theirs:.{digits}f} of L = 16."
+                    )
 
 
 def _airline(records: Sequence[Record]) -> Iterator[str]:
     for (size, seconds), found in sorted(group(records, "base_size", "seconds").items()):
-        nlpd = {key: score(some, "nlpd").mean for key, some in group(found, "features", "M", "K").items()}
-        orthogonal = nlpd.get(("softplus", size, size))
-        for (features, num_base, num_orthogonal), other in nlpd.items():
-            if orthogonal is not None and other < orthogonal:
-                yield (
-                    f"Airline, M = {size}, {seconds:g} s: softplus (M, M) has NLPD {orthogonal:.4f}, "
-                    f"{LABELS[features]} ({num_base}, {num_orthogonal}) {other:.4f}."
-                )
+        models = group(found, "features", "M", "K")
+        orthogonal = models.get(("softplus", size, size), [])
+        for (features, num_base, num_orthogonal), other in models.items():
+            for ours, theirs, num in _means_in_common(orthogonal, other, "nlpd"):
+                if theirs < ours:
+                    yield (
+                        f"Airline, M = {size}, {seconds:g} s: softplus (M, M) has NLPD {ours:.4f}, {LABELS[features]} "
+                        f"({num_base}, {num_orthogonal}) {theirs:.4f} (splits: {num})."
+                    )
 
 
 def _calibration(records: Sequence[Record]) -> Iterator[str]:
     for (data_set,), found in group(records, "data").items():
-        errors = {key: score(some, "calibration_error").mean for (key,), some in group(found, "model").items()}
+        models = {model: some for (model,), some in group(found, "model").items()}
         for model in ("orthogonal", "deep"):
-            if errors.get(model, 0.0) > errors.get("svgp", float("inf")):
-                yield (
-                    f"Calibration, {data_set}: error {errors[model]:.3f} of the {model} model, {errors['svgp']:.3f} of "
-                    "SVGP."
-                )
+            pair = models.get(model, []), models.get("svgp", [])
+            for ours, theirs, _ in _means_in_common(*pair, "calibration_error"):
+                if ours > theirs:
+                    yield f"Calibration, {data_set}: error {ours:.3f} of the {model} model, {theirs:.3f} of SVGP."
+
+
+def _means_in_common(
+    left: Sequence[Record], right: Sequence[Record], metric: str, key: str = "split"
+) -> Iterator[tuple[float, float, int]]:
+    """Means of either over the splits that both have, and how many these are; nothing if there are none."""
+    common = {record["settings"][key] for record in left} & {record["settings"][key] for record in right}
+    if common:
+        kept = [[record for record in some if record["settings"][key] in common] for some in (left, right)]
+        yield score(kept[0], metric).mean, score(kept[1], metric).mean, len(common)
 
 
 def _speed(records: Sequence[Record]) -> Iterator[str]:

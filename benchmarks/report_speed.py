@@ -14,10 +14,10 @@ TEXT = """## Speed
 Medians of runs that take turns in one process; float64, 8 inputs, points and Matérn-5/2 in all models. A step is the
 ELBO and its gradient in every parameter, at N = 4096; peers have M + K points. `share` is the rate of flops of our step
 (products, solves and factorisations of its graph) relative to that of a matrix product of the same sizes by
-TensorFlow in the same run; PyTorch has a product of its own, whose rate is beside it. `floor` is the time that the
-flops of our step alone would take at the rate of TensorFlow's product, relative to the time of GPyTorch: what no
-implementation of this algorithm on TensorFlow can be below. The allocator is told to keep memory, for all models (not
-where memory is measured): see [large data](large_data.md#memory-that-comes-and-goes)."""
+TensorFlow in the same run; PyTorch has a product of its own, whose rate is beside it. `floor` is what our step would
+take if all its flops were done at the rate of that product, relative to the time of GPyTorch: about the best that these
+operations can come to on TensorFlow. The allocator is told to keep memory, for all models (not where memory is
+measured): see [large data](large_data.md#memory-that-comes-and-goes)."""
 
 
 def section(records: Sequence[Record], figures: Figures) -> str:

@@ -27,8 +27,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     Training goes on as if nothing had happened, to the last bit, if nothing else is random or remembers what was:
     `shuffle` of `fit` is random, so give data in the order in which they are to be used, with `shuffle=False`, or a
     data set shuffled with a seed and `reshuffle_each_iteration=False`; `EarlyStopping`, `ReduceLROnPlateau` and
-    `NaturalGradient` start anew. Give it as the last of the callbacks: if one behind it refuses to start, Keras lets
-    the next `fit` of the model begin at the epoch of this backup.
+    `NaturalGradient` start anew. Give it before callbacks that put other weights into the model at the end of an epoch
+    (`SwapEMAWeights`): it would keep those. If `fit` ends before the first epoch after a backup has begun, because
+    another callback refuses to start, Keras lets the next `fit` of this model begin at that epoch, unless it has a
+    `BackupAndRestore`, too.
 
     Args:
         backup_dir: Directory of the backup, on this machine's file systems, for this training alone.

@@ -91,11 +91,11 @@ def fit(
     model.stop_training = False
     try:
         _begin(model, calls.on_train_begin, [num_steps, epochs])
-    except BaseException:
+        first_epoch = initial_epoch(model)
+    finally:
         set_initial_epoch(model, None)  # which a backup has set, and the next `fit` would begin with
-        raise
     logs: dict[str, tf.Tensor] = {}
-    for epoch in range(initial_epoch(model), epochs):
+    for epoch in range(first_epoch, epochs):
         model.reset_metrics()
         calls.on_epoch_begin(epoch)
         iterator = iter(batches)

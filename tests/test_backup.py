@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -262,27 +263,47 @@ def test_nan_of_half_precision_is_seen(tmp_path):
 
 
 class Refusing(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
+    def __init__(self, moment="on_train_begin"):
+        super().__init__()
+        setattr(self, moment, self.refuse)
+
+    def refuse(self, *args, **kwargs):
         raise RuntimeError("not today")
 
 
-@pytest.mark.parametrize(
-    ("fit", "is_last"),
-    [(keras.Model.fit, True), (keras_odgp.multiworker.fit, True), (keras_odgp.multiworker.fit, False)],
-    ids=["keras", "multiworker", "multiworker, any order"],
-)
-def test_training_that_did_not_start_leaves_no_epoch_behind(fit, is_last, tmp_path):
-    """That a backup has set: the next training would leave out its first epochs."""
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_epoch_begin"])
+def test_training_of_workers_that_did_not_start_leaves_no_epoch_behind(moment, tmp_path):
+    """That a backup has set and not yet taken back: the next training would leave out its first epochs."""
+    fit = keras_odgp.multiworker.fit
     model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
     model.compile(loss="mse")
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(len(X), drop_remainder=True)
-    fit(model, batches, epochs=2, verbose=0, callbacks=[BackupAndRestore(tmp_path / "a", delete_checkpoint=False)])
-    for folder in ("a", "b"):  # of two epochs, and of none
-        backup = BackupAndRestore(tmp_path / folder, delete_checkpoint=False)
-        with pytest.raises(RuntimeError, match="not today"):
-            callbacks = [Refusing(), backup] if is_last else [backup, Refusing()]
-            fit(model, batches, epochs=4, verbose=0, callbacks=callbacks)
-        assert fit(model, batches, epochs=3, verbose=0).epoch == [0, 1, 2]
+    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+    fit(model, batches, epochs=2, verbose=0, callbacks=[backup])
+    callbacks = [backup, Refusing(moment)] if moment == "on_train_begin" else [Refusing(moment), backup]
+    with pytest.raises(RuntimeError, match="not today"):
+        fit(model, batches, epochs=4, verbose=0, callbacks=callbacks)
+    assert fit(model, batches, epochs=3, verbose=0).epoch == [0, 1, 2]
+
+
+def test_training_with_averages_for_evaluation_is_resumed(tmp_path):
+    """With the backup before the callback that swaps them in, it goes on from the weights that were trained."""
+    weights = []
+    for stop in (None, 2):
+        backup = BackupAndRestore(tmp_path / str(stop))
+        model = None
+        for interrupt_at in (stop, None) if stop else (None,):
+            keras.utils.set_random_seed(0)
+            model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.Adam(0.1, use_ema=True), loss="mse")
+            swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+            context = pytest.raises(InterruptedError) if interrupt_at else contextlib.nullcontext()
+            with context:
+                callbacks = [backup, swap, Interrupt(interrupt_at)]
+                model.fit(X, Y, epochs=4, batch_size=5, verbose=0, shuffle=False, callbacks=callbacks)
+        weights.append(model.get_weights())
+    for left, right in zip(*weights, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)  # swapping rounds, in float32
 
 
 def test_backup_after_one_that_did_not_start(tmp_path):

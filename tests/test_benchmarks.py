@@ -242,7 +242,7 @@ NOTHING = {name: [] for name in EXPERIMENTS}
 
 def deep_record(model, recipe, nlpd, split=0):
     settings = {"data": "yacht", "layers": 2, "model": model, "recipe": recipe, "split": split}
-    return {"settings": settings, "results": {"nlpd_standardised": nlpd}}
+    return {"settings": settings, "results": {"nlpd_standardised": nlpd, "rmse_standardised": 0.01}}
 
 
 def test_losses_are_those_to_published_runs_and_to_peers_with_the_same_recipe():
@@ -252,8 +252,12 @@ def test_losses_are_those_to_published_runs_and_to_peers_with_the_same_recipe():
     text = report_losses.section(NOTHING | {"deep": found})
     assert text.count("- Deep, yacht, layers: 2, ours, softplus, our recipe: NLPD -1.000") == 2
     assert "GPflux published -1.084" in text
-    assert "GPflux here with our recipe, same splits, -1.200" in text
+    assert "GPflux here with our recipe -1.200 (splits: 1)." in text
     assert "ours, points" not in text
+    found[0]["results"]["rmse_standardised"] = 0.05
+    text = report_losses.section(NOTHING | {"deep": found})
+    assert "RMSE 0.050, GPflux published 0.043." in text
+    assert "RMSE 0.050, GPflux here with our recipe 0.010 (splits: 1)." in text
 
 
 def test_losses_to_peers_are_those_on_splits_that_both_have():
@@ -263,12 +267,12 @@ def test_losses_to_peers_are_those_on_splits_that_both_have():
     assert "Nothing, of what was run." in report_losses.section(records)
     records["deep"].append(deep_record("gpflux", "ours", -1.8, split=1))
     losses = report_losses.section(records)
-    assert "our recipe: NLPD -2.050, GPflux here with our recipe, same splits, -2.150." in losses
+    assert "our recipe: NLPD -2.050, GPflux here with our recipe -2.150 (splits: 2)." in losses
 
 
 def test_losses_of_one_dimension_are_those_of_fewer_levels_with_orthogonal_points():
     def snelson_record(levels, num_orthogonal, elbo, rate):
-        settings = {"kernel": "arccos1", "features": "relu", "L": levels, "K": num_orthogonal}
+        settings = {"kernel": "arccos1", "features": "relu", "L": levels, "K": num_orthogonal, "repetition": 0}
         return {"settings": settings, "results": {"elbo": elbo, "iterations_per_second": rate}}
 
     found = [snelson_record(8, 0, -150.0, 300.0), snelson_record(16, 0, -111.5, 200.0)]

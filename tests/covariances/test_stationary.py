@@ -262,7 +262,7 @@ def test_derivatives_of_compiled_functions(far, rng):
 
 
 def test_second_derivatives_where_few_sizes_are_known(rng):
-    """Loops over columns keep the shape they start with, also where one row and no number of columns is known."""
+    """The loop over columns keeps the shape it starts with, also where one row and no number of columns is known."""
     kernel, X = gpflow.kernels.SquaredExponential(), tf.constant(rng.normal(size=(1, 2)))
     Z = tf.constant(rng.normal(size=(1, 2)))
 
@@ -279,9 +279,9 @@ def test_second_derivatives_where_few_sizes_are_known(rng):
     np.testing.assert_allclose(compiled(X), curvature(X), rtol=1e-12)
 
 
-@pytest.mark.parametrize("far", [100.0, 1e3])
-def test_lengthscale_gradients_in_float32_are_good_to_a_percent(far):
-    """What docs/sharp_bits.md says of clusters: as many digits as their distance leaves."""
+@pytest.mark.parametrize("far", [1e3, 1e5])
+def test_lengthscale_gradients_in_float32_have_the_digits_that_distance_leaves(far):
+    """What docs/sharp_bits.md says of clusters; about one rounding of the distance was measured."""
     errors, sizes = [], []
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -297,7 +297,8 @@ def test_lengthscale_gradients_in_float32_are_good_to_a_percent(far):
                 gradients.append(tape.gradient(value, unconstrained).numpy().astype(np.float64))
         errors.append(np.abs(gradients[0] - gradients[1]))
         sizes.append(np.abs(gradients[1]))
-    assert np.sqrt(np.mean(np.square(errors))) < 0.01 * np.sqrt(np.mean(np.square(sizes)))
+    tolerance = 5.0 * far * np.finfo(np.float32).eps
+    assert np.sqrt(np.mean(np.square(errors))) < tolerance * np.sqrt(np.mean(np.square(sizes)))
 
 
 @pytest.mark.parametrize("far", [1e4, 1e6])

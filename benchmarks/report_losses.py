@@ -45,18 +45,19 @@ def _deep(records: Sequence[Record]) -> Iterator[str]:
             if model == "gpflux":
                 continue
             name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}:"
-            peer_recipe = "gpflux" if recipe == "gpflux" else "ours"
-            peer = models.get(("gpflux", peer_recipe), [])
+            peers = ("gpflux",) if recipe == "gpflux" else ("ours", "gpflux")
             for published, metric in zip(paper.GPFLUX[data_set][layers - 1], METRICS):
                 mean = score(ours, f"{metric}_standardised").mean
                 if mean > published:
                     yield f"{name} {metric.upper()} {mean:.3f}, GPflux published {published:.3f}."
-                for mean, theirs, num in _means_in_common(ours, peer, f"{metric}_standardised"):
-                    if mean > theirs:
-                        yield (
-                            f"{name} {metric.upper()} {mean:.3f}, GPflux here with {RECIPES[peer_recipe]} {theirs:.3f} "
-                            f"(splits: {num})."
-                        )
+                for peer in peers:
+                    others = models.get(("gpflux", peer), [])
+                    for mean, theirs, num in _means_in_common(ours, others, f"{metric}_standardised"):
+                        if mean > theirs:
+                            yield (
+                                f"{name} {metric.upper()} {mean:.3f}, GPflux here with {RECIPES[peer]} {theirs:.3f} "
+                                f"(splits: {num})."
+                            )
 
 
 def _snelson(records: Sequence[Record]) -> Iterator[str]:

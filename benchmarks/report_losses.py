@@ -17,8 +17,14 @@ files."""
 
 def section(records: dict[str, list[Record]]) -> str:
     """A list of all that was lost, by experiment."""
-    makers = {"uci": _uci, "deep": _deep, "snelson": _snelson, "airline": _airline, "calibration": _calibration}
-    makers["speed"] = _speed
+    makers = {
+        "uci": _uci,
+        "deep": _deep,
+        "snelson": _snelson,
+        "airline": _airline,
+        "calibration": _calibration,
+        "speed": _speed,
+    }
     lines = [line for name, make in makers.items() for line in make(records[name])]
     return TEXT + "\n\n" + ("\n".join(f"- {line}" for line in lines) or "Nothing, of what was run.")
 
@@ -45,19 +51,21 @@ def _deep(records: Sequence[Record]) -> Iterator[str]:
             if model == "gpflux":
                 continue
             name = f"Deep, {data_set}, layers: {layers}, {MODELS[model]}, {RECIPES[recipe]}:"
-            peers = ("gpflux",) if recipe == "gpflux" else ("ours", "gpflux")
+            recipes = ("gpflux",) if recipe == "gpflux" else ("ours", "gpflux")
+            peers = {RECIPES[other]: models.get(("gpflux", other), []) for other in recipes}
             for published, metric in zip(paper.GPFLUX[data_set][layers - 1], METRICS):
                 mean = score(ours, f"{metric}_standardised").mean
                 if mean > published:
                     yield f"{name} {metric.upper()} {mean:.3f}, GPflux published {published:.3f}."
-                for peer in peers:
-                    others = models.get(("gpflux", peer), [])
-                    for mean, theirs, num in _means_in_common(ours, others, f"{metric}_standardised"):
-                        if mean > theirs:
-                            yield (
-                                f"{name} {metric.upper()} {mean:.3f}, GPflux here with {RECIPES[peer]} {theirs:.3f} "
-                                f"(splits: {num})."
-                            )
+                for loss in _deep_losses_to_peers(ours, peers, f"{metric}_standardised"):
+                    yield f"{name} {metric.upper()} {loss}"
+
+
+def _deep_losses_to_peers(ours: Sequence[Record], peers: dict[str, list[Record]], metric: str) -> Iterator[str]:
+    for recipe, others in peers.items():
+        for mean, theirs, num in _means_in_common(ours, others, metric):
+            if mean > theirs:
+                yield f"{mean:.3f}, GPflux here with {recipe} {theirs:.3f} (splits: {num})."
 
 
 def _snelson(records: Sequence[Record]) -> Iterator[str]:

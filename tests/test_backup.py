@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -286,23 +285,23 @@ def test_training_of_workers_that_did_not_start_leaves_no_epoch_behind(moment, t
     assert fit(model, batches, epochs=3, verbose=0).epoch == [0, 1, 2]
 
 
+def train_with_averages(backup, seed, interrupt_at=None):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True), loss="mse")
+    callbacks = [backup, keras.callbacks.SwapEMAWeights(swap_on_epoch=True), Interrupt(interrupt_at)]
+    model.fit(X, Y, epochs=4, batch_size=5, verbose=0, shuffle=False, callbacks=callbacks)
+    return model.get_weights()
+
+
 def test_training_with_averages_for_evaluation_is_resumed(tmp_path):
     """With the backup before the callback that swaps them in, it goes on from the weights that were trained."""
-    weights = []
-    for stop in (None, 2):
-        backup = BackupAndRestore(tmp_path / str(stop))
-        model = None
-        for interrupt_at in (stop, None) if stop else (None,):
-            keras.utils.set_random_seed(0)
-            model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(1)])
-            model.compile(keras.optimizers.Adam(0.1, use_ema=True), loss="mse")
-            swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-            context = pytest.raises(InterruptedError) if interrupt_at else contextlib.nullcontext()
-            with context:
-                callbacks = [backup, swap, Interrupt(interrupt_at)]
-                model.fit(X, Y, epochs=4, batch_size=5, verbose=0, shuffle=False, callbacks=callbacks)
-        weights.append(model.get_weights())
-    for left, right in zip(*weights, strict=True):
+    whole = train_with_averages(BackupAndRestore(tmp_path / "whole"), seed=0)
+    backup = BackupAndRestore(tmp_path / "parts")
+    with pytest.raises(InterruptedError):
+        train_with_averages(backup, seed=0, interrupt_at=2)
+    resumed = train_with_averages(backup, seed=1)  # other start values: training anew would end elsewhere
+    for left, right in zip(resumed, whole, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)  # swapping rounds, in float32
 
 

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 from benchmarks import __main__ as program
-from benchmarks import data, deadline, paper, report, report_losses, runner, scoring
+from benchmarks import data, deadline, deep_models, paper, report, report_losses, runner, scoring
 from benchmarks.cells import Context, Experiment, Store
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.report_uci import verdicts
@@ -294,3 +294,17 @@ def test_training_ends_in_time_with_a_small_rate():
     model.fit(np.ones((64, 2)), np.ones(64), batch_size=8, epochs=10**6, verbose=0, callbacks=[clock])
     assert 0.3 <= clock.spent < 30.0
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.1 * 0.01, rtol=1e-5)  # float32
+
+
+@pytest.mark.parametrize("features", ["points", "softplus"])
+def test_gpflux_recipe_starts_all_layers_alike(rng, features):
+    part = data.split(rng.normal(size=(60, 2)), rng.normal(size=(60, 1)), 0)
+    settings = {"model": features, "recipe": "gpflux", "layers": 3, "M": 5, "K": 4, "split": 0}
+    layers = deep_models.our_model(settings, part, None).layers[:-1]
+    for name in ("inducing_variable", "orthogonal_inducing_variable"):
+        first, *others = [getattr(layer.posterior, name).trainable_variables for layer in layers]
+        assert all(first[0] is not other[0] for other in others)
+        for other in others:
+            np.testing.assert_array_equal(other[0], first[0])
+    variances = [layer.posterior.kernel.variance.numpy() for layer in layers]
+    np.testing.assert_allclose(variances, [1e-6, 1e-6, 1.0], rtol=1e-6)  # softplus and back

@@ -7,7 +7,7 @@ closed-form optimum. Then everything is trained on batches of 1,024 (all data be
 to 1e-4 along half a cosine over the time that is left. GPflux's, as in its published runs: the same centres of
 k-means in all layers, hidden kernels of variance 1e-6 and q of scale 1e-5, noise variance 1e-2, Adam at 1e-2 with
 `ReduceLROnPlateau` (factor 0.95, patience 3), the same batches. From hidden kernels that small, centres that differ
-between layers lead to worse optima. "refresh" is our recipe with `ClosedFormUpdate` of the last layer.
+between layers can lead to a worse optimum. "refresh" is our recipe with `ClosedFormUpdate` of the last layer.
 """
 
 from __future__ import annotations
